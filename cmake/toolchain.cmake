@@ -1,0 +1,26 @@
+# Compiler and linker choices that hold for the whole tree.
+find_program(DI_CCACHE ccache)
+if(DI_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${DI_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${DI_CCACHE})
+endif()
+find_program(DI_MOLD mold)
+if(DI_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+# No contraction: a*b+c is fused only where a kernel says so, or results would differ by compiler.
+add_compile_options(-Wall -Wextra -Werror -ffp-contract=off -fno-math-errno
+                    -ffunction-sections -fdata-sections)
+add_link_options(-static-libstdc++ -static-libgcc -Wl,--gc-sections)
+
+if(DI_SANITIZE)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined
+                      -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=address,undefined)
+endif()
+if(DI_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined
+                      -fno-sanitize-recover=undefined -g)
+  add_link_options(-fsanitize=address,undefined)
+endif()

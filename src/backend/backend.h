@@ -1,0 +1,161 @@
+// The device seam: memory, weights and operators (stages) of one device.
+// A stage is the work between two points where all rows meet; a backend fuses inside a stage.
+// Every call is made by one runner thread, in order; nothing above backend/ knows which device
+// runs. Numeric contract (ARCHITECTURE.md): the result of a row depends on configuration and
+// absolute position alone, never on the other rows of the step, chunking or thread count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/step_input.h"
+#include "deepinfer/status.h"
+#include "tensor/tensor_file.h"
+
+namespace deepinfer {
+
+// Arithmetic of the whole forward. kAuto: the fast path of the device; kFloat32: reference
+// arithmetic everywhere (weights decoded to float32, float32 KV).
+enum class ComputeDtype { kAuto, kFloat32 };
+
+enum class WeightRole {
+  kLinear,     // [out, in] matrix read by Linear and Head
+  kEmbedding,  // [vocab, hidden] read by row
+  kVector,     // norm or bias, kept as float32
+  kExperts,    // [experts, out, in]
+};
+
+// Handle of a bound weight. Models never see packed bytes.
+class Weight {
+ public:
+  virtual ~Weight() = default;
+  int64_t rows = 0;      // out (of one expert)
+  int64_t cols = 0;      // in; 1 for vectors
+  int64_t experts = 1;
+  size_t packed_bytes = 0;
+};
+
+// Rows prepared as input of linear stages: the normed rows, quantised once into every format that
+// the weights named at creation read. Grown to the largest row count seen; owned by the model.
+class Activation {
+ public:
+  virtual ~Activation() = default;
+};
+
+enum class Epilogue {
+  kStore,    // out = y (+ bias)
+  kAdd,      // out += y (+ bias)
+  kSiluMul,  // weights = {gate, up}: out = silu(gate) * up, one output
+};
+
+// y[i] = input * weights[i]^T for every weight, as one stage.
+struct LinearArgs {
+  const Activation* input = nullptr;
+  int rows = 0;
+  std::span<const Weight* const> weights;
+  std::span<const Weight* const> biases;    // empty, or one per weight (nullptr: none)
+  std::span<float* const> outputs;          // [rows, weight.rows], stride weight.rows
+  Epilogue epilogue = Epilogue::kStore;
+};
+
+enum class RopeStyle {
+  kHalves,       // pairs (i, i + d/2): Hugging Face layout
+  kInterleaved,  // pairs (2i, 2i + 1): GGUF llama layout
+};
+
+struct AttentionSpec {
+  int layer = 0;              // index into the history group
+  int heads = 0;              // query heads, a multiple of kv_heads
+  int kv_heads = 0;
+  int head_dim = 0;           // even
+  float scale = 0.0F;         // multiplies q . k
+  RopeStyle rope_style = RopeStyle::kHalves;
+  int rope_dim = 0;           // first rope_dim elements of a head are rotated
+  const float* inv_freq = nullptr;  // [rope_dim / 2], host memory, scaling already applied
+  float rope_factor = 1.0F;         // multiplies cos and sin (YaRN attention factor)
+  const Weight* q_norm = nullptr;   // per-head RMSNorm before rope (Qwen3), or nullptr
+  const Weight* k_norm = nullptr;
+  float norm_eps = 1e-6F;
+};
+
+// Softmax top-k router and its experts; adds the result to `out`.
+struct MoeArgs {
+  const Activation* input = nullptr;   // prepared for router, gate and up
+  int rows = 0;
+  const Weight* router = nullptr;      // [experts, hidden]
+  const Weight* gate = nullptr;        // experts [E, inter, hidden]
+  const Weight* up = nullptr;
+  const Weight* down = nullptr;        // experts [E, hidden, inter]
+  int top_k = 0;
+  bool normalize_top_k = true;         // weights of the chosen experts sum to one
+  float* out = nullptr;                // [rows, hidden], added to
+};
+
+struct BackendInfo {
+  std::string name;          // "cpu"
+  std::string isa;           // "scalar", "avx2", "avx512", "amx"
+  int threads = 1;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const BackendInfo& info() const = 0;
+
+  // Zeroed memory that costs physical pages only once touched. Freed by the destructor of the
+  // returned pointer, which must not outlive the backend.
+  struct FreeBuffer {
+    size_t bytes = 0;
+    void operator()(std::byte* data) const;
+  };
+  using Buffer = std::unique_ptr<std::byte, FreeBuffer>;
+  virtual Result<Buffer> Allocate(size_t bytes) = 0;
+
+  // Packs `view` for this device in call order and drops its source pages from `file`.
+  // Errors: a shape or type that the device does not support, NaN scales.
+  virtual Result<std::unique_ptr<Weight>> Bind(const TensorFile& file, const TensorView& view,
+                                               WeightRole role) = 0;
+
+  // Bytes of one cache row element of history groups (K and V each): 2 (f16) or 4 (float32 mode).
+  virtual int kv_element_bytes() const = 0;
+
+  // An input of `cols` columns for exactly these readers.
+  virtual std::unique_ptr<Activation> CreateActivation(int64_t cols,
+                                                       std::span<const Weight* const> readers) = 0;
+
+  // out[t] = embedding row of token[t]; out [tokens, hidden].
+  virtual void Embed(const Weight& embedding, const int32_t* token, int tokens, float* out) = 0;
+  // Prepares rows x[row_index[i]] (row_index nullptr: x[i]) of [*, cols], RMS-normed by `norm`
+  // (nullptr: as they are).
+  virtual void NormQuantize(const float* x, const int32_t* row_index, int rows, const Weight* norm,
+                            float eps, Activation* out) = 0;
+  virtual void Linear(const LinearArgs& args) = 0;
+  // Norms and rotates q and k in place, writes k and v to the cache at each token's position.
+  // q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]. Dead tokens are skipped.
+  virtual void RopeAndCache(const StepInput& step, const AttentionSpec& spec, float* q, float* k,
+                            const float* v) = 0;
+  // Causal attention of every query token over its row's cache; out [tokens, heads, head_dim].
+  virtual void Attention(const StepInput& step, const AttentionSpec& spec, const float* q,
+                         float* out) = 0;
+  virtual void Moe(const MoeArgs& args) = 0;
+  // Copies whole blocks inside the pool: pairs (source, destination).
+  virtual void CopyBlocks(const StepInput& step,
+                          std::span<const std::pair<int32_t, int32_t>> pairs) = 0;
+  // Runs body(i) for i in [0, count) on the device's host threads (sampling rows).
+  virtual void ParallelRows(int count, void (*body)(void* context, int i), void* context) = 0;
+};
+
+struct BackendOptions {
+  std::string device = "auto";      // auto | cpu
+  int threads = 0;                  // 0: one per available core
+  ComputeDtype dtype = ComputeDtype::kAuto;
+  std::string cpu_isa;              // "", scalar, avx2, avx512, amx (DEEPINFER_CPU_ISA)
+};
+
+// The explicit table of devices. Errors name what was asked and what this machine has.
+Result<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options);
+
+}  // namespace deepinfer

@@ -1,0 +1,36 @@
+// Fork-join pool for one device's compute: few barriers, spin briefly then park, work claimed in
+// chunks so that a descheduled helper cannot hold up the others; falls back to fewer threads when
+// a helper is seen to be descheduled. One owner (the runner thread) calls Run; never nested.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace deepinfer {
+
+class ComputePool {
+ public:
+  // `threads` counts the caller; 1 means no helper threads.
+  explicit ComputePool(int threads);
+  ~ComputePool();
+  int threads() const;
+
+  // Calls body(chunk, thread) for each chunk in [0, chunks) on any thread, in any order, and
+  // returns when all are done. thread is in [0, threads()). Chunks write disjoint memory.
+  template <typename Body>
+  void Run(int chunks, Body&& body) {
+    using Fn = std::remove_reference_t<Body>;
+    RunErased(chunks, [](void* context, int chunk, int thread) {
+      (*static_cast<Fn*>(context))(chunk, thread);
+    }, const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+ private:
+  using ChunkFn = void (*)(void* context, int chunk, int thread);
+  void RunErased(int chunks, ChunkFn fn, void* context);
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace deepinfer
