@@ -118,6 +118,11 @@ class Backend {
   // Errors: a shape or type that the device does not support, NaN scales.
   virtual Result<std::unique_ptr<Weight>> Bind(const TensorFile& file, const TensorView& view,
                                                WeightRole role) = 0;
+  // The same for the experts of one MoE matrix given one by one, [out, in] each, of one shape and
+  // type: checkpoints store them apart or stacked, and Checkpoint::Experts yields views of either.
+  // The result is a kExperts weight, expert i from experts[i].
+  virtual Result<std::unique_ptr<Weight>> BindExperts(const TensorFile& file,
+                                                      std::span<const TensorView> experts) = 0;
 
   // Bytes of one cache row element of history groups (K and V each): 2 (f16) or 4 (float32 mode).
   virtual int kv_element_bytes() const = 0;
