@@ -1,0 +1,83 @@
+// Sampling of one row: a pure function of (logits, params, seed, sample index, position), with
+// Gumbel-max noise shared by every caller that knows the key (so drafts can be verified by it).
+// One RowSampler per runner slot, on the runner thread; rows of a step may run on several threads.
+// Order of the edits as in vLLM: allowed ids, bad words, min_tokens, logit bias, penalties,
+// temperature, min_p, top_k, top_p. Log-probabilities are those of the unedited logits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "deepinfer/request.h"
+#include "engine/step_plan.h"
+
+namespace deepinfer {
+
+struct SampledToken {
+  RowStatus status = RowStatus::kOk;
+  TokenId id = 0;
+  TokenLogprob logprob;  // filled when the request asks for logprobs
+};
+
+// Log-probability, rank and the `top` likeliest tokens (-1: all) at `id`; logits [vocab], finite.
+TokenLogprob LogprobAt(const float* logits, int vocab, TokenId id, int top);
+
+// Gumbel noise of vocabulary entry `id` for the token at absolute `position`.
+double GumbelNoise(uint64_t key, int64_t position, TokenId id);
+
+class RowSampler {
+ public:
+  // `params` was validated against `vocab`. `prompt` and `emitted` feed the penalties; `emitted`
+  // are output tokens from before a preemption. `eos_ids` are masked below min_tokens.
+  RowSampler(const SamplingParams& params, int sample_index, uint64_t seed, int vocab,
+             std::span<const TokenId> eos_ids, std::span<const TokenId> prompt,
+             std::span<const TokenId> emitted);
+
+  // logits [vocab] is scratch: it is edited, and restored only as far as logprobs need.
+  SampledToken Sample(float* logits, int64_t position);
+  // Records an output token; must be called for each before the next Sample.
+  void Observe(TokenId id);
+
+ private:
+  struct Counts {
+    int output = 0;
+    int prompt = 0;
+  };
+  struct Candidate {
+    float scaled = 0.0F;  // logit / temperature
+    TokenId id = 0;
+  };
+
+  void Edit(float* logits, TokenId id, float value);
+  void ApplyEdits(float* logits);
+  void ApplyPenalties(float* logits);
+  TokenId Greedy(const float* logits) const;
+  TokenId SampleAll(const float* logits, int64_t position) const;
+  TokenId SampleFiltered(const float* logits, int64_t position);
+  void CollectCandidates(const float* logits, float floor);
+  bool KeepTopP(const float* logits, float max_scaled);
+
+  const int vocab_;
+  const uint64_t key_;
+  const float temperature_;  // 0: greedy
+  const float top_p_;
+  const int top_k_;  // 0: all
+  const float min_p_;
+  const float presence_, frequency_, repetition_;
+  const int min_tokens_;
+  const int logprobs_;  // -2: none, -1: whole vocabulary
+  std::vector<std::pair<TokenId, float>> logit_bias_;
+  std::vector<TokenId> allowed_;       // sorted; empty: all
+  std::vector<TokenId> masked_early_;  // EOS and stop ids, below min_tokens
+  std::vector<std::vector<TokenId>> bad_words_;
+  std::unordered_map<TokenId, Counts> counts_;  // only with penalties
+  std::vector<TokenId> output_;                 // only with bad words
+  int num_output_ = 0;
+  std::vector<std::pair<TokenId, float>> undo_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace deepinfer

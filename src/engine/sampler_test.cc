@@ -1,0 +1,240 @@
+#include "engine/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+
+namespace deepinfer {
+namespace {
+
+constexpr int kVocab = 500;
+
+std::vector<float> RandomLogits(uint32_t seed, int vocab = kVocab, float spread = 3.0F) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0.0F, spread);
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  for (float& x : logits) x = normal(rng);
+  return logits;
+}
+
+TokenId Draw(const SamplingParams& params, std::vector<float> logits, int64_t position,
+             uint64_t seed = 7, int index = 0, std::span<const TokenId> emitted = {}) {
+  RowSampler sampler(params, index, seed, static_cast<int>(logits.size()), {}, {}, emitted);
+  const SampledToken token = sampler.Sample(logits.data(), position);
+  EXPECT_EQ(token.status, RowStatus::kOk);
+  return token.id;
+}
+
+// The plain definition: argmax over every allowed id of scaled logit + noise.
+TokenId PlainGumbel(const std::vector<float>& logits, float temperature, uint64_t key,
+                    int64_t position, const std::vector<bool>& keep) {
+  TokenId best = -1;
+  double best_score = -1e300;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!keep[i]) continue;
+    const double score = static_cast<double>(logits[i]) / static_cast<double>(temperature) +
+                         GumbelNoise(key, position, static_cast<TokenId>(i));
+    if (score > best_score) {
+      best_score = score;
+      best = static_cast<TokenId>(i);
+    }
+  }
+  return best;
+}
+
+TEST(RowSampler, GreedyTakesTheFirstOfEqualMaxima) {
+  std::vector<float> logits = RandomLogits(1);
+  logits[123] = logits[321] = 99.0F;
+  SamplingParams params;
+  params.temperature = 0.0F;
+  EXPECT_EQ(Draw(params, logits, 5), 123);
+}
+
+TEST(RowSampler, PruningNeverChangesTheDraw) {
+  for (int position = 0; position < 200; ++position) {
+    const std::vector<float> logits = RandomLogits(static_cast<uint32_t>(position));
+    SamplingParams params;
+    params.temperature = 0.1F + 0.01F * static_cast<float>(position);
+    EXPECT_EQ(Draw(params, logits, position), PlainGumbel(logits, params.temperature, 7, position,
+                                                          std::vector<bool>(logits.size(), true)));
+  }
+}
+
+TEST(RowSampler, TopKAndMinPKeepWhatTheirDefinitionKeeps) {
+  for (int position = 0; position < 200; ++position) {
+    const std::vector<float> logits = RandomLogits(static_cast<uint32_t>(position) + 1000);
+    std::vector<float> sorted = logits;
+    std::sort(sorted.rbegin(), sorted.rend());
+    SamplingParams params;
+    params.top_k = 1 + position % 40;
+    std::vector<bool> keep(logits.size());
+    for (size_t i = 0; i < keep.size(); ++i) {
+      keep[i] = logits[i] >= sorted[static_cast<size_t>(params.top_k) - 1];
+    }
+    EXPECT_EQ(Draw(params, logits, position), PlainGumbel(logits, 1.0F, 7, position, keep));
+    SamplingParams min_p;
+    min_p.min_p = 0.05F;
+    for (size_t i = 0; i < keep.size(); ++i) keep[i] = std::exp(logits[i] - sorted[0]) >= 0.05F;
+    EXPECT_EQ(Draw(min_p, logits, position), PlainGumbel(logits, 1.0F, 7, position, keep));
+  }
+}
+
+TEST(RowSampler, TopPKeepsTheSmallestHeadWithTheMass) {
+  for (int position = 0; position < 200; ++position) {
+    // A small spread gives a flat distribution: the nucleus is wide.
+    const float spread = position % 2 == 0 ? 0.1F : 8.0F;
+    const std::vector<float> logits =
+        RandomLogits(static_cast<uint32_t>(position) + 2000, kVocab, spread);
+    std::vector<TokenId> order(logits.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<TokenId>(i);
+    std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
+      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    });
+    double total = 0;
+    for (float x : logits) total += std::exp(static_cast<double>(x));
+    std::vector<bool> keep(logits.size());
+    double mass = 0;
+    for (TokenId id : order) {
+      keep[static_cast<size_t>(id)] = true;
+      mass += std::exp(static_cast<double>(logits[static_cast<size_t>(id)]));
+      if (mass >= 0.8 * total) break;
+    }
+    SamplingParams params;
+    params.top_p = 0.8F;
+    EXPECT_EQ(Draw(params, logits, position), PlainGumbel(logits, 1.0F, 7, position, keep));
+  }
+}
+
+TEST(RowSampler, DrawsFollowTheSoftmax) {
+  const std::vector<float> logits = {0.0F, 1.0F, 2.0F, -1.0F};
+  double total = 0;
+  for (float x : logits) total += std::exp(static_cast<double>(x));
+  std::map<TokenId, int> seen;
+  constexpr int kDraws = 20000;
+  for (int i = 0; i < kDraws; ++i) ++seen[Draw({}, logits, i)];
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double expected = std::exp(static_cast<double>(logits[i])) / total;
+    EXPECT_NEAR(static_cast<double>(seen[static_cast<TokenId>(i)]) / kDraws, expected, 0.015);
+  }
+}
+
+TEST(RowSampler, KeyIsSeedPlusSampleIndex) {
+  const std::vector<float> logits = RandomLogits(3);
+  int differ = 0;
+  for (int position = 0; position < 50; ++position) {
+    EXPECT_EQ(Draw({}, logits, position, 7, 2), Draw({}, logits, position, 9, 0));
+    differ += Draw({}, logits, position, 7, 0) != Draw({}, logits, position, 7, 1) ? 1 : 0;
+  }
+  EXPECT_GT(differ, 10);
+}
+
+TEST(RowSampler, PenaltiesBiasAllowedAndBadWords) {
+  std::vector<float> logits(kVocab, 0.0F);
+  logits[10] = 5.0F;
+  logits[11] = 4.9F;
+  SamplingParams greedy;
+  greedy.temperature = 0.0F;
+  const std::vector<TokenId> emitted = {10};
+
+  SamplingParams presence = greedy;
+  presence.presence_penalty = 0.5F;
+  EXPECT_EQ(Draw(presence, logits, 1, 7, 0, emitted), 11);
+  SamplingParams frequency = greedy;
+  frequency.frequency_penalty = 0.5F;
+  EXPECT_EQ(Draw(frequency, logits, 1, 7, 0, emitted), 11);
+  SamplingParams repetition = greedy;
+  repetition.repetition_penalty = 2.0F;
+  EXPECT_EQ(Draw(repetition, logits, 1, 7, 0, emitted), 11);
+  SamplingParams bias = greedy;
+  bias.logit_bias = {{42, 100.0F}};
+  EXPECT_EQ(Draw(bias, logits, 1), 42);
+  SamplingParams allowed = greedy;
+  allowed.allowed_token_ids = {3, 11, 4};
+  EXPECT_EQ(Draw(allowed, logits, 1), 11);
+  SamplingParams bad = greedy;
+  bad.bad_words = {{10, 10}};
+  EXPECT_EQ(Draw(bad, logits, 1), 10);
+  EXPECT_EQ(Draw(bad, logits, 1, 7, 0, emitted), 11);
+}
+
+TEST(RowSampler, PromptCountsForRepetitionOnly) {
+  std::vector<float> logits(kVocab, 0.0F);
+  logits[10] = 5.0F;
+  logits[11] = 4.9F;
+  const std::vector<TokenId> prompt = {10};
+  SamplingParams params;
+  params.temperature = 0.0F;
+  params.presence_penalty = 2.0F;
+  RowSampler presence(params, 0, 7, kVocab, {}, prompt, {});
+  std::vector<float> copy = logits;
+  EXPECT_EQ(presence.Sample(copy.data(), 1).id, 10);
+  params.presence_penalty = 0.0F;
+  params.repetition_penalty = 1.5F;
+  RowSampler repetition(params, 0, 7, kVocab, {}, prompt, {});
+  copy = logits;
+  EXPECT_EQ(repetition.Sample(copy.data(), 1).id, 11);
+}
+
+TEST(RowSampler, MinTokensMasksEosUntilReached) {
+  std::vector<float> logits(kVocab, 0.0F);
+  logits[2] = 9.0F;
+  logits[5] = 1.0F;
+  SamplingParams params;
+  params.temperature = 0.0F;
+  params.min_tokens = 2;
+  const std::vector<TokenId> eos = {2};
+  RowSampler sampler(params, 0, 7, kVocab, eos, {}, {});
+  for (int step = 0; step < 3; ++step) {
+    std::vector<float> copy = logits;
+    const TokenId id = sampler.Sample(copy.data(), step).id;
+    EXPECT_EQ(id, step < 2 ? 5 : 2);
+    sampler.Observe(id);
+  }
+}
+
+TEST(RowSampler, LogprobsAreThoseOfTheUneditedLogits) {
+  std::vector<float> logits = RandomLogits(4);
+  double total = 0;
+  for (float x : logits) total += std::exp(static_cast<double>(x));
+  SamplingParams params;
+  params.temperature = 0.0F;
+  params.logprobs = 3;
+  params.logit_bias = {{42, 100.0F}};
+  RowSampler sampler(params, 0, 7, kVocab, {}, {}, {});
+  std::vector<float> copy = logits;
+  const SampledToken token = sampler.Sample(copy.data(), 1);
+  EXPECT_EQ(token.id, 42);
+  EXPECT_NEAR(token.logprob.logprob, static_cast<double>(logits[42]) - std::log(total), 1e-5);
+  ASSERT_EQ(token.logprob.top.size(), 3U);
+  std::vector<float> sorted = logits;
+  std::sort(sorted.rbegin(), sorted.rend());
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(token.logprob.top[i].second, static_cast<double>(sorted[i]) - std::log(total),
+                1e-5);
+  }
+  const auto above =
+      std::count_if(logits.begin(), logits.end(), [&](float x) { return x > logits[42]; });
+  EXPECT_EQ(token.logprob.rank, above + 1);
+}
+
+TEST(RowSampler, BadLogitsFailTheRow) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const size_t where : {size_t{0}, size_t{250}, size_t{499}}) {
+      std::vector<float> logits = RandomLogits(5);
+      logits[where] = bad;
+      RowSampler sampler({}, 0, 7, kVocab, {}, {}, {});
+      EXPECT_EQ(sampler.Sample(logits.data(), 1).status, RowStatus::kNan);
+    }
+  }
+  std::vector<float> none(kVocab, -std::numeric_limits<float>::infinity());
+  RowSampler sampler({}, 0, 7, kVocab, {}, {}, {});
+  EXPECT_EQ(sampler.Sample(none.data(), 1).status, RowStatus::kNan);
+}
+
+}  // namespace
+}  // namespace deepinfer
