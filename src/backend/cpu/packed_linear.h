@@ -68,6 +68,10 @@ class PackedMatrix {
   virtual void Multiply(const ActRows& input, const int32_t* input_rows, int64_t m, int64_t expert,
                         int64_t n_begin, int64_t n_end, float* y, int64_t stride) const = 0;
 
+  // Row `row` of expert 0 as float32, the values that Multiply works with; out [cols]. A tied
+  // embedding reads its rows from the packed head with this.
+  virtual void DecodeRow(int64_t row, float* out) const = 0;
+
  protected:
   int64_t rows_ = 0, cols_ = 0, experts_ = 1, tile_rows_ = 1;
   size_t bytes_ = 0;
