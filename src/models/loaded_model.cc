@@ -1,0 +1,85 @@
+#include "models/loaded_model.h"
+
+#include <future>
+#include <utility>
+
+#include "models/checkpoint.h"
+
+namespace deepinfer {
+namespace {
+
+struct TextParts {
+  Status status;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;
+};
+
+TextParts BuildText(std::optional<TokenizerSpec> spec, const std::string& template_source) {
+  TextParts parts;
+  if (spec.has_value()) {
+    Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(spec));
+    if (!tokenizer.ok()) {
+      parts.status = tokenizer.status();
+      return parts;
+    }
+    parts.tokenizer = std::move(tokenizer).value();
+  }
+  if (!template_source.empty()) {
+    Result<std::unique_ptr<ChatTemplate>> compiled = ChatTemplate::Compile(template_source);
+    if (!compiled.ok()) {
+      parts.status = compiled.status();
+      return parts;
+    }
+    parts.chat_template = std::move(compiled).value();
+  }
+  return parts;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> OpenModel(const LoadOptions& options) {
+  DI_ASSIGN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(options.path));
+  std::optional<TokenizerSpec> spec;
+  if (checkpoint->tokenizer().has_value()) {
+    DI_ASSIGN(spec, checkpoint->TakeTokenizer());
+  }
+  std::string source =
+      options.chat_template.empty() ? checkpoint->chat_template() : options.chat_template;
+
+  // The tokenizer needs no weight and the weights need no tokenizer: built side by side.
+  std::promise<TextParts> promise;
+  std::future<TextParts> text = promise.get_future();
+  auto build = [promise = std::move(promise), spec = std::move(spec),
+                source = std::move(source)]() mutable {
+    promise.set_value(BuildText(std::move(spec), source));
+  };
+  if (options.tasks != nullptr) {
+    DI_TRY(options.tasks->Submit(std::move(build)));
+  } else {
+    build();
+  }
+
+  auto loaded = std::make_unique<LoadedModel>();
+  Status weights;
+  if (Result<std::unique_ptr<Backend>> backend = CreateBackend(options.backend); !backend.ok()) {
+    weights = backend.status();
+  } else {
+    loaded->backend = std::move(backend).value();
+    Result<std::unique_ptr<Model>> model =
+        LoadModel(*checkpoint, loaded->backend.get(), options.progress);
+    if (!model.ok()) {
+      weights = model.status();
+    } else {
+      loaded->model = std::move(model).value();
+    }
+  }
+  TextParts parts = text.get();  // before any return: the task reads what this frame owns
+  DI_TRY(std::move(weights));
+  DI_TRY(std::move(parts.status));
+  loaded->tokenizer = std::move(parts.tokenizer);
+  loaded->chat_template = std::move(parts.chat_template);
+  loaded->generation = checkpoint->config().generation;
+  return loaded;
+}
+
+}  // namespace deepinfer
