@@ -2,6 +2,7 @@
 // One packed layout and one kernel family from one row to hundreds; per output element the
 // reduction is ascending in K with the same accumulators and fold for every row count, so results
 // are bit-equal for any batch, chunk and thread split within an ISA.
+// A PackedMatrix is immutable after Pack: any thread. An ActRows has one writer per row.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +26,20 @@ Result<Isa> DetectIsa(std::string_view forced);
 enum ActFormat : uint32_t { kActF32 = 1, kActBF16 = 2, kActQ8 = 4 };
 
 // Activation rows in the forms asked for. Q8: per 32 elements one float scale and the int sum.
-// Buffers are grown by Reserve, 64-byte aligned, rows padded to `padded_cols`.
+// Buffers are grown by Reserve, 64-byte aligned, rows padded with zeros to 32 columns.
 class ActRows {
  public:
   ActRows(int64_t cols, uint32_t formats);
   ~ActRows();
   ActRows(const ActRows&) = delete;
   ActRows& operator=(const ActRows&) = delete;
+  // Rows written before are lost when the buffers have to grow.
   void Reserve(int64_t rows);
   int64_t cols() const { return cols_; }
+  int64_t rows() const { return rows_; }
   uint32_t formats() const { return formats_; }
-  // Converts one row of float32 into every format; `row` < reserved rows.
+  // Converts one row of `cols` floats into every format; `row` < reserved rows. Different rows may
+  // be set by different threads. A block that holds an infinity or NaN yields NaN products.
   void SetRow(Isa isa, int64_t row, const float* x);
 
   struct Storage;
@@ -43,16 +47,43 @@ class ActRows {
 
  private:
   int64_t cols_;
+  int64_t rows_ = 0;
   uint32_t formats_;
   std::unique_ptr<Storage> storage_;
 };
 
+// Huge-page memory for the packed matrices of one model, laid out in the order of the Pack calls
+// (bind in execution order: decode then walks memory forward). Address space is reserved in
+// large pieces; a page costs memory only once it is packed into. The memory lives until the arena
+// and every matrix packed into it are gone. One thread packs at a time.
+class PackedArena {
+ public:
+  PackedArena();
+  ~PackedArena();
+  PackedArena(const PackedArena&) = delete;
+  PackedArena& operator=(const PackedArena&) = delete;
+  size_t used_bytes() const;
+
+  struct Piece;  // one mapping
+
+ private:
+  friend class PackedMatrix;
+  std::shared_ptr<Piece> piece_;
+  size_t used_bytes_ = 0;
+};
+
 class PackedMatrix {
  public:
-  // Packs [rows, cols] (or one expert of [experts, rows, cols]) from any DType of tensor/dtype.h
-  // into anonymous huge-page memory. `float32`: decode to float32 (reference arithmetic).
+  // Packs [rows, cols] (or [experts, rows, cols]) of any float or block DType of tensor/dtype.h
+  // into anonymous huge-page memory (of `arena`, or of its own). `float32`: decode to float32
+  // (reference arithmetic). Errors name the tensor: type or shape without a product, a scale that
+  // is not finite, no memory.
   static Result<std::unique_ptr<PackedMatrix>> Pack(Isa isa, const TensorView& view, bool float32,
-                                                    ComputePool* pool);
+                                                    ComputePool* pool,
+                                                    PackedArena* arena = nullptr);
+  // Bytes that Pack will use for `view`, 0 when it has no packed form.
+  static size_t PackedBytes(const TensorView& view, bool float32);
+
   virtual ~PackedMatrix() = default;
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
@@ -61,6 +92,13 @@ class PackedMatrix {
   uint32_t act_format() const { return act_format_; }
   // Columns of output that one work item covers; work is split only here, never in K.
   int64_t tile_rows() const { return tile_rows_; }
+
+  // How to split: chunks of this many weight rows (a multiple of tile_rows) for a product with m
+  // input rows on `threads` threads. Few rows: long sequential runs of memory, a few per thread.
+  // Many rows: groups of tiles that amortise the staging of the input. When that gives fewer
+  // chunks than threads, split the input rows as well, in multiples of row_block().
+  int64_t ChunkRows(int64_t m, int threads) const;
+  static constexpr int64_t row_block() { return 48; }
 
   // y[i, n] = dot(input row input_rows[i] (nullptr: i), weight row n) for i in [0, m) and weight
   // rows n in [n_begin, n_end) (multiples of tile_rows, n_end may be rows()); y has `stride`
