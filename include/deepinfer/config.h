@@ -1,0 +1,56 @@
+// Configuration of one engine: fields carry the names of vLLM's flags (docs/configuration.md).
+// A plain value, parsed once in apps/ and handed to CreateEngine or LLM::Create.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace deepinfer {
+
+struct EngineConfig {
+  // Sequences that run at once (row slots). 1..4096.
+  int max_num_seqs = 128;
+  // Query tokens of one step; prompts are cut into chunks to fit. 1..65536.
+  int max_num_batched_tokens = 512;
+  // Most prompt tokens of one sequence in one step; 0: only max_num_batched_tokens limits.
+  int long_prefill_token_threshold = 0;
+  // Cap on the summed key length that the prefill rows of one step attend to (their end positions
+  // added up); bounds how long decodes wait for attention over long prompts. The first prefill
+  // row of a step is exempt, so that any prompt advances. 0: no cap.
+  int64_t prefill_max_sum_seqlen_k = 0;
+  // Steps that a prompt may get no token because decode rows filled the step; then it goes first.
+  int prefill_delay_steps_max = 4;
+  // Longest prompt + completion. 0: the model's context, shortened to what the KV cache holds.
+  int max_model_len = 0;
+  // Tokens of a KV block: a multiple of 16, at most 256.
+  int block_size = 16;
+  // Blocks of the KV cache. 0: from kv_cache_memory_bytes.
+  int64_t num_kv_blocks = 0;
+  // Size of the KV cache. 0: half of the memory that is available after the model was loaded, but
+  // never more than max_num_seqs sequences of full length need. The pool is reserved as address
+  // space; a page costs memory once a block in it was used.
+  int64_t kv_cache_memory_bytes = 0;
+  // No new sequence is started while more than this share of the blocks is in use, nor when its
+  // prompt would pass it; the rest is room for running sequences to grow.
+  double kv_cache_watermark = 0.9;
+  // Reuse the KV blocks of equal prompt prefixes.
+  bool enable_prefix_caching = true;
+  // Plan and launch step N+1 while step N runs.
+  bool async_scheduling = true;
+  // Requests and prompt tokens that may wait for a slot; a request beyond is refused (429).
+  int64_t max_num_queued_reqs = 100'000;
+  int64_t max_num_queued_tokens = 64'000'000;
+  // Most top log-probabilities a request may ask for; -1: up to the vocabulary.
+  int max_logprobs = 20;
+
+  // "auto": the device's fast arithmetic; "float32": reference arithmetic everywhere.
+  std::string dtype = "auto";
+  // "auto" or "cpu".
+  std::string device = "auto";
+  // Compute threads; 0: one per available core.
+  int threads = 0;
+  // Forces a CPU path: scalar, avx2, avx512, amx; empty: the best of this machine.
+  std::string cpu_isa;
+};
+
+}  // namespace deepinfer

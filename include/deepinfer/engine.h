@@ -1,0 +1,97 @@
+// One replica: takes requests, schedules them in steps on one model, hands tokens to sinks.
+// Every method may be called from any thread. The engine owns its loop thread and its runner; the
+// model it was created with, and the sinks of unfinished requests, must outlive it.
+// Created by CreateEngine (src/engine/create_engine.h) or inside LLM (llm.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "deepinfer/config.h"
+#include "deepinfer/request.h"
+#include "deepinfer/status.h"
+
+namespace deepinfer {
+
+// A cumulative histogram snapshot; counts[i] holds values <= bounds[i] and > bounds[i-1], the last
+// count those above every bound.
+struct HistogramSnapshot {
+  std::string name;  // vLLM's metric name without the prefix: "time_to_first_token_seconds"
+  std::string help;
+  std::vector<double> bounds;
+  std::vector<uint64_t> counts;  // bounds.size() + 1
+  double sum = 0;
+  uint64_t count = 0;
+};
+
+// Totals since the engine was created unless the name says otherwise.
+struct EngineStats {
+  // Now.
+  int64_t running = 0;         // sequences that hold a slot
+  int64_t waiting = 0;         // requests that wait for their first step
+  int64_t waiting_tokens = 0;  // their prompt tokens
+  int64_t kv_blocks_total = 0;
+  int64_t kv_blocks_used = 0;    // held by sequences or steps in flight
+  int64_t kv_blocks_cached = 0;  // held by the prefix cache alone
+  double kv_usage = 0;           // used / total
+  int64_t steps = 0;
+  // Time since the last finished step, or since work arrived at an idle engine. Work that waits
+  // while this grows is a stuck engine.
+  int64_t last_step_age_us = 0;
+
+  int64_t prefix_cache_queries = 0;  // prompt tokens looked up
+  int64_t prefix_cache_hits = 0;     // prompt tokens found
+  int64_t preemptions = 0;
+  int64_t prompt_tokens = 0;  // computed or found, once per request
+  int64_t generation_tokens = 0;
+  int64_t requests_stopped = 0;  // finished samples by reason
+  int64_t requests_length = 0;
+  int64_t requests_cancelled = 0;
+  int64_t requests_failed = 0;
+  int64_t corrupted_requests = 0;     // of the failed: NaN logits or a bad id
+  int64_t rejected_queue_full = 0;    // max_num_queued_reqs
+  int64_t rejected_queue_tokens = 0;  // max_num_queued_tokens
+  std::vector<HistogramSnapshot> histograms;
+};
+
+// Limits that follow from the model, the configuration and the memory.
+struct EngineLimits {
+  int vocab = 0;
+  int max_model_len = 0;
+  int max_num_seqs = 0;
+  int block_size = 0;
+  int64_t num_kv_blocks = 0;
+  int64_t kv_cache_bytes = 0;  // reserved; touched only when used
+  int max_logprobs = 0;
+};
+
+struct EngineParts;  // src/engine/engine_parts.h
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Create(const EngineConfig& config, EngineParts parts);
+  // Ends what is unfinished as kCancelled, then returns.
+  ~Engine();
+
+  // Queues a request. Errors, at once and before any output: kInvalid with the parameter at fault;
+  // kExhausted naming the queue limit and its value; kUnavailable while draining.
+  // Unseeded requests get a seed here. After success the sink receives deltas until one has `last`.
+  Result<RequestId> Submit(Request request, OutputSink* sink);
+  // Ends a request as kCancelled; its blocks are free within one step. Unknown or finished: no-op.
+  void Cancel(RequestId id);
+  // Refuses new requests and waits until all are finished. What still runs after `timeout_ms`
+  // (negative: no limit) is cancelled, and the status says how many.
+  Status Drain(int64_t timeout_ms);
+
+  EngineStats Stats() const;
+  const EngineLimits& limits() const;
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace deepinfer
