@@ -1,6 +1,7 @@
-// Fork-join pool for one device's compute: few barriers, spin briefly then park, work claimed in
-// chunks so that a descheduled helper cannot hold up the others; falls back to fewer threads when
-// a helper is seen to be descheduled. One owner (the runner thread) calls Run; never nested.
+// Fork-join pool for one device's compute: helpers spin briefly then park; chunks are claimed one
+// by one, so a helper that does not run holds up nobody. A helper seen descheduled inside a chunk
+// is benched for a while, so that one busy neighbour cannot collapse the step; benches grow while
+// the neighbour stays. One owner (the runner thread) calls Run; never nested.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,19 @@ class ComputePool {
   explicit ComputePool(int threads);
   ~ComputePool();
   int threads() const;
+  // Helpers taking part now; threads() - 1 on a quiet machine. For metrics and tests.
+  int active_helpers() const;
 
   // Calls body(chunk, thread) for each chunk in [0, chunks) on any thread, in any order, and
-  // returns when all are done. thread is in [0, threads()). Chunks write disjoint memory.
+  // returns when all are done. thread is in [0, threads()). Chunks write disjoint memory. Each
+  // thread takes a contiguous share in ascending order, then helps the others from their end.
   template <typename Body>
   void Run(int chunks, Body&& body) {
     using Fn = std::remove_reference_t<Body>;
-    RunErased(chunks, [](void* context, int chunk, int thread) {
-      (*static_cast<Fn*>(context))(chunk, thread);
-    }, const_cast<void*>(static_cast<const void*>(&body)));
+    RunErased(
+        chunks,
+        [](void* context, int chunk, int thread) { (*static_cast<Fn*>(context))(chunk, thread); },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:
