@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -27,6 +28,10 @@ constexpr int64_t kCallerSpinNs = 100'000;
 constexpr int64_t kDescheduledNs = 400'000;
 constexpr int64_t kBenchNsMin = 4'000'000;
 constexpr int64_t kBenchNsMax = 1'000'000'000;
+// Time is also judged by windows: when the caller waits for helpers through more than this share of
+// one, the helpers cost more than they bring (two threads: no faster than one).
+constexpr int64_t kWindowNs = 2'000'000;
+constexpr int64_t kWaitPercentMax = 45;
 // A helper that ran this many times its last bench without losing its core is trusted again.
 constexpr int64_t kTrustFactor = 4;
 
@@ -56,9 +61,11 @@ struct alignas(64) Lane {
   std::atomic<uint64_t> range{0};
   std::atomic<uint32_t> parked{0};
   std::atomic<uint32_t> busy{0};  // may hold a claimed chunk
+  std::atomic<int> cpu{-1};       // where it was seen last
   // Of the caller alone.
   bool benched = false;
   bool suspect = false;
+  int64_t waited_ns = 0;  // for this helper, in this window
   int64_t benched_until_ns = 0;
   int64_t bench_ns = kBenchNsMin;
   int64_t active_since_ns = 0;
@@ -99,7 +106,9 @@ struct ComputePool::Impl {
   int Work(int thread);
   void Publish(int chunks);
   void WaitForHelpers(int outstanding, int64_t started_ns, int own_chunks);
-  void BenchSuspects(int64_t now_ns);
+  void Judge(int64_t started_ns, int64_t wait_begin_ns, int64_t limit_ns);
+  void BenchLane(Lane* lane, int64_t now_ns);
+  bool SharesCpuWithBusyHelper() const;
   void EndBenches(int64_t now_ns);
   int active_now() const { return active.load(std::memory_order_relaxed); }
 
@@ -115,6 +124,8 @@ struct ComputePool::Impl {
   alignas(64) std::atomic<int> done{0};  // chunks finished by helpers
   alignas(64) std::atomic<uint32_t> caller_parked{0};
   std::atomic<int> active{0};
+  // Of the caller alone.
+  int64_t window_begin_ns = 0;
 };
 
 // Runs chunks until none is left; returns how many.
@@ -143,6 +154,7 @@ void ComputePool::Impl::HelperLoop(int thread) {
     for (int spin = 0; spin < 32 && !has_work(); ++spin) Pause();
     if (has_work()) {
       lane.busy.store(1, std::memory_order_relaxed);
+      lane.cpu.store(sched_getcpu(), std::memory_order_relaxed);
       const int count = Work(thread);
       lane.busy.store(0, std::memory_order_relaxed);
       if (count > 0) {
@@ -155,7 +167,11 @@ void ComputePool::Impl::HelperLoop(int thread) {
       idle_since_ns = NowNs();
       continue;
     }
-    if (NowNs() - idle_since_ns < kHelperSpinNs) continue;
+    // Spinning on the caller's own core would keep the work from coming.
+    if (sched_getcpu() != lanes[0].cpu.load(std::memory_order_relaxed) &&
+        NowNs() - idle_since_ns < kHelperSpinNs) {
+      continue;
+    }
     lane.parked.store(1, std::memory_order_seq_cst);
     while (!has_work() && !stopping.load(std::memory_order_seq_cst) &&
            lane.parked.load(std::memory_order_seq_cst) != 0) {
@@ -166,42 +182,71 @@ void ComputePool::Impl::HelperLoop(int thread) {
   }
 }
 
+bool ComputePool::Impl::SharesCpuWithBusyHelper() const {
+  const int cpu = sched_getcpu();
+  for (size_t i = 1; i < lanes.size(); ++i) {
+    if (lanes[i].busy.load(std::memory_order_relaxed) != 0 &&
+        lanes[i].cpu.load(std::memory_order_relaxed) == cpu) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void ComputePool::Impl::WaitForHelpers(int outstanding, int64_t started_ns, int own_chunks) {
-  for (int spin = 0; spin < 256; ++spin) {
+  for (int spin = 0; spin < 128; ++spin) {
     if (done.load(std::memory_order_acquire) == outstanding) return;
     Pause();
   }
   const int64_t wait_begin_ns = NowNs();
   const int64_t own_ns = wait_begin_ns - started_ns;
   const int64_t spin_ns = std::max(kCallerSpinNs, own_ns / 4);
-  while (done.load(std::memory_order_acquire) != outstanding && NowNs() - wait_begin_ns < spin_ns) {
+  for (Lane& lane : lanes) lane.suspect = lane.busy.load(std::memory_order_relaxed) != 0;
+  while (done.load(std::memory_order_acquire) != outstanding && !SharesCpuWithBusyHelper() &&
+         NowNs() - wait_begin_ns < spin_ns) {
     for (int spin = 0; spin < 32; ++spin) Pause();
   }
-  if (done.load(std::memory_order_acquire) == outstanding) return;
-  for (Lane& lane : lanes) lane.suspect = lane.busy.load(std::memory_order_relaxed) != 0;
   while (done.load(std::memory_order_acquire) != outstanding) {
     caller_parked.store(1, std::memory_order_seq_cst);
     if (done.load(std::memory_order_seq_cst) != outstanding) FutexWait(&caller_parked, 1);
     caller_parked.store(0, std::memory_order_seq_cst);
   }
-  const int64_t end_ns = NowNs();
-  const int64_t limit_ns = kDescheduledNs + 3 * own_ns / std::max(1, own_chunks);
-  if (end_ns - wait_begin_ns > limit_ns) BenchSuspects(end_ns);
+  Judge(started_ns, wait_begin_ns, kDescheduledNs + 3 * own_ns / std::max(1, own_chunks));
 }
 
-void ComputePool::Impl::BenchSuspects(int64_t now_ns) {
+// Benches who lost its core in this wait, and who was waited for through most of a window.
+void ComputePool::Impl::Judge(int64_t started_ns, int64_t wait_begin_ns, int64_t limit_ns) {
+  const int64_t now_ns = NowNs();
+  const int64_t waited_ns = now_ns - wait_begin_ns;
+  if (now_ns - window_begin_ns > 2 * kWindowNs) {  // stale: the engine was idle or never waited
+    window_begin_ns = started_ns;
+    for (Lane& lane : lanes) lane.waited_ns = 0;
+  }
+  const int64_t window_ns = now_ns - window_begin_ns;
   for (size_t i = 1; i < lanes.size(); ++i) {
     Lane& lane = lanes[i];
     if (!lane.suspect || lane.benched) continue;
-    if (now_ns - lane.active_since_ns > kTrustFactor * lane.bench_ns) {
-      lane.bench_ns = std::max(kBenchNsMin, lane.bench_ns / 4);
-    } else {
-      lane.bench_ns = std::min(kBenchNsMax, lane.bench_ns * 2);
+    lane.waited_ns += waited_ns;
+    if (waited_ns > limit_ns ||
+        (window_ns > kWindowNs && 100 * lane.waited_ns > kWaitPercentMax * window_ns)) {
+      BenchLane(&lane, now_ns);
     }
-    lane.benched = true;
-    lane.benched_until_ns = now_ns + lane.bench_ns;
-    active.fetch_sub(1, std::memory_order_relaxed);
   }
+  if (window_ns > kWindowNs) {
+    window_begin_ns = now_ns;
+    for (Lane& lane : lanes) lane.waited_ns = 0;
+  }
+}
+
+void ComputePool::Impl::BenchLane(Lane* lane, int64_t now_ns) {
+  if (now_ns - lane->active_since_ns > kTrustFactor * lane->bench_ns) {
+    lane->bench_ns = std::max(kBenchNsMin, lane->bench_ns / 4);
+  } else {
+    lane->bench_ns = std::min(kBenchNsMax, lane->bench_ns * 2);
+  }
+  lane->benched = true;
+  lane->benched_until_ns = now_ns + lane->bench_ns;
+  active.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void ComputePool::Impl::EndBenches(int64_t now_ns) {
@@ -221,6 +266,7 @@ void ComputePool::Impl::Publish(int chunks) {
     return static_cast<uint32_t>(share * chunks / shares);
   };
   done.store(0, std::memory_order_relaxed);
+  lanes[0].cpu.store(sched_getcpu(), std::memory_order_relaxed);
   int64_t share = 0;
   for (size_t i = 0; i < lanes.size() && share < shares; ++i) {
     if (lanes[i].benched) continue;
