@@ -1,7 +1,10 @@
 // What the scheduler asks of one step and what the runner answers: plain values.
+// A plan's variable parts lie in shared arrays of the plan, so that plans are reused without
+// allocating.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -9,29 +12,68 @@
 
 namespace deepinfer {
 
+// Per-sequence data the runner needs to sample, sent with the first plan of a slot.
+struct SlotSetup {
+  int slot = 0;
+  int64_t sequence = 0;
+  const Request* request = nullptr;  // alive until no step of the sequence is in flight
+  int sample_index = 0;
+  uint64_t seed = 0;
+  std::vector<TokenId> emitted;  // output tokens before a preemption, for penalties
+};
+
 // One sequence's part of a step. Blocks and tokens named here are sent once and kept by the runner
 // in its row state (the runner owns the block table of a slot after they were sent).
 struct PlanRow {
-  int64_t sequence = 0;              // host identity, echoed in the result
-  int slot = 0;                      // row slot of the runner
-  bool reset = false;                // first row of this sequence in this slot: clear row state
-  int start = 0;                     // position of the first query token
-  int num_tokens = 0;                // query tokens (upper bound)
-  // Known tokens (prompt or replayed); empty: the token sampled last for this slot, which only the
-  // device may know yet.
-  std::vector<TokenId> tokens;
-  std::vector<int32_t> new_blocks;   // block ids appended to the slot's table before the step
-  bool sample = false;               // the last query token is sampled
-  int64_t sample_position = 0;       // absolute position of the token that will be sampled
+  int64_t sequence = 0;  // host identity, echoed in the result
+  int slot = 0;          // row slot of the runner
+  bool reset = false;    // first row of this sequence in this slot: clear row state
+  bool sample = false;   // the last query token is sampled
   // Wants the log-probability of every prompt token that follows a query token of this row.
   bool prompt_logprobs = false;
+  int start = 0;       // position of the first query token (upper bound unless known tokens)
+  int num_tokens = 0;  // query tokens (upper bound)
+  // Known tokens (prompt or replayed), num_tokens of them; none: the token sampled last for this
+  // slot, which only the device may know yet.
+  int tokens_begin = 0;
+  int num_known = 0;
+  // Block ids appended to the slot's table before the step.
+  int blocks_begin = 0;
+  int num_blocks = 0;
 };
 
 struct StepPlan {
   int64_t step = 0;
+  std::vector<SlotSetup> setups;  // before the rows
   std::vector<PlanRow> rows;
-  std::vector<std::pair<int32_t, int32_t>> block_copies;   // before the step: (source, destination)
+  std::vector<TokenId> tokens;
+  std::vector<int32_t> blocks;
+  std::vector<std::pair<int32_t, int32_t>> block_copies;  // before the step: (source, destination)
+
   bool empty() const { return rows.empty(); }
+  std::span<const TokenId> TokensOf(const PlanRow& row) const {
+    return std::span(tokens).subspan(static_cast<size_t>(row.tokens_begin),
+                                     static_cast<size_t>(row.num_known));
+  }
+  std::span<const int32_t> BlocksOf(const PlanRow& row) const {
+    return std::span(blocks).subspan(static_cast<size_t>(row.blocks_begin),
+                                     static_cast<size_t>(row.num_blocks));
+  }
+  // Empties the plan and keeps its memory.
+  void Clear() {
+    setups.clear();
+    rows.clear();
+    tokens.clear();
+    blocks.clear();
+    block_copies.clear();
+  }
+};
+
+// What a launched plan still needs from the step before it. Each part is waited for at its point
+// of use, so it may arrive while the step runs.
+struct LateInputs {
+  // Rows of the plan whose sequence ended meanwhile: they run, but need no head and no sample.
+  std::vector<int32_t> ended_rows;
 };
 
 enum class RowStatus : uint8_t { kOk, kNan, kBadId };
@@ -40,15 +82,16 @@ struct RowResult {
   int64_t sequence = 0;
   int slot = 0;
   RowStatus status = RowStatus::kOk;
-  std::vector<TokenId> tokens;            // sampled; empty when the row did not sample
-  std::vector<TokenLogprob> logprobs;     // one per token when asked for
+  bool sampled = false;
+  TokenId token = 0;                          // when sampled
+  TokenLogprob logprob;                       // when sampled and asked for
   std::vector<TokenLogprob> prompt_logprobs;  // see PlanRow::prompt_logprobs
 };
 
 struct StepResult {
   int64_t step = 0;
-  std::vector<RowResult> rows;            // in plan order
-  int64_t device_us = 0;                  // time the step took on the device
+  std::vector<RowResult> rows;  // in plan order
+  int64_t device_us = 0;        // time the step took on the device
 };
 
 }  // namespace deepinfer

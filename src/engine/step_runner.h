@@ -1,33 +1,25 @@
 // The seam between the engine loop and what executes steps: ModelRunner, ScriptedRunner (tests).
+// Called by the engine thread alone. Steps run in launch order; every launched step is fed once
+// and collected once, in that order.
 #pragma once
 
 #include <cstdint>
 
-#include "deepinfer/request.h"
 #include "engine/step_plan.h"
 
 namespace deepinfer {
-
-// Per-sequence data the runner needs to sample, sent with the first plan of a slot.
-struct SlotSetup {
-  int slot = 0;
-  int64_t sequence = 0;
-  const Request* request = nullptr;   // alive until the slot is released
-  int sample_index = 0;
-  uint64_t seed = 0;
-  std::vector<TokenId> emitted;       // output tokens before a preemption, for penalties
-};
 
 class StepRunner {
  public:
   using Ticket = int64_t;
   virtual ~StepRunner() = default;
-  // Prepares a slot for a new sequence. Takes effect before the next launched plan.
-  virtual void SetupSlot(SlotSetup setup) = 0;
-  // Never blocks: the plan is queued for the runner thread.
-  virtual Ticket Launch(StepPlan plan) = 0;
-  // Blocks until the step is done.
-  virtual StepResult Collect(Ticket ticket) = 0;
+  // Never blocks: the plan is queued for the runner. It must stay alive and unchanged until it was
+  // collected.
+  virtual Ticket Launch(const StepPlan& plan) = 0;
+  // Late inputs of a launched step; the runner waits for them where it uses them. Never blocks.
+  virtual void Feed(Ticket ticket, const LateInputs& late) = 0;
+  // Blocks until the step is done. The result is valid until the next Collect.
+  virtual const StepResult& Collect(Ticket ticket) = 0;
 };
 
 }  // namespace deepinfer
