@@ -1,0 +1,22 @@
+// Stored elements of any DType to float32, exactly as the public format definitions say.
+// Plain functions, any thread; the reference for every packed kernel.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "deepinfer/status.h"
+#include "tensor/tensor_view.h"
+
+namespace deepinfer {
+
+// Decodes `count` elements, a multiple of the block, from `source` (any alignment) to `out`.
+void DequantizeRow(DType dtype, const std::byte* source, int64_t count, float* out);
+
+// True when no scale (quantised types) or element (float types) is NaN or infinite.
+bool AllFinite(DType dtype, const std::byte* source, int64_t count);
+
+// The whole tensor; an error names it when a scale or element is not finite.
+Result<std::vector<float>> DequantizeTensor(const TensorView& view);
+
+}  // namespace deepinfer
