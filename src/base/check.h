@@ -12,12 +12,11 @@ namespace deepinfer {
 }  // namespace deepinfer
 
 // DI_CHECK(cond) or DI_CHECK(cond, "format {}", args...): on in every build.
-#define DI_CHECK(cond, ...)                                                      \
-  do {                                                                           \
-    if (!(cond)) [[unlikely]] {                                                  \
-      ::deepinfer::CheckFailed(__FILE__, __LINE__, #cond,                        \
-                               ::deepinfer::Format("" __VA_ARGS__));             \
-    }                                                                            \
+#define DI_CHECK(cond, ...)                                                                     \
+  do {                                                                                          \
+    if (!(cond)) [[unlikely]] {                                                                 \
+      ::deepinfer::CheckFailed(__FILE__, __LINE__, #cond, ::deepinfer::Format("" __VA_ARGS__)); \
+    }                                                                                           \
   } while (false)
 
 // For per-token loops: compiled out when NDEBUG is set.
