@@ -18,8 +18,18 @@
 namespace deepinfer::cpu {
 
 enum PackKind : int {
-  kPackF32, kPackF16, kPackBF16,
-  kPackQ8_0, kPackQ4_0, kPackQ4_1, kPackQ5_0, kPackQ5_1, kPackQ4K, kPackQ5K, kPackQ6K, kPackMXFP4,
+  kPackF32,
+  kPackF16,
+  kPackBF16,
+  kPackQ8_0,
+  kPackQ4_0,
+  kPackQ4_1,
+  kPackQ5_0,
+  kPackQ5_1,
+  kPackQ4K,
+  kPackQ5K,
+  kPackQ6K,
+  kPackMXFP4,
   kPackKinds,
 };
 
@@ -38,9 +48,8 @@ struct GroupShape {
 // block 16 s8 scales of the lower and 16 of the upper half, padded (Q6_K); u8 exponents of 4
 // blocks (MXFP4).
 constexpr GroupShape kGroupShapes[kPackKinds] = {
-    {1, 0, 0},      {1, 0, 0},       {1, 0, 0},       {2, 64, 512},
-    {2, 64, 256},   {1, 64, 256},    {2, 64, 320},    {1, 64, 320},
-    {8, 320, 256},  {8, 320, 320},   {8, 320, 384},   {4, 64, 256},
+    {1, 0, 0},    {1, 0, 0},    {1, 0, 0},     {2, 64, 512},  {2, 64, 256},  {1, 64, 256},
+    {2, 64, 320}, {1, 64, 320}, {8, 320, 256}, {8, 320, 320}, {8, 320, 384}, {4, 64, 256},
 };
 // Float kinds: elements of K and bytes of one step of a panel.
 constexpr int kStepElements[3] = {1, 1, 2};
@@ -58,9 +67,11 @@ struct ActBlock {
   int32_t unused;
 };
 static_assert(sizeof(ActBlock) == 64);
+// A block whose largest magnitude is below this is taken as zero: its inverse would overflow.
+constexpr float kActSmallest = 1e-30F;
 
 struct ProductArgs {
-  const uint8_t* weights;     // panels of one expert
+  const uint8_t* weights;  // panels of one expert
   int64_t panel_bytes;
   int64_t steps;              // blocks (quantised) or steps (float) of K
   int64_t rows;               // weight rows

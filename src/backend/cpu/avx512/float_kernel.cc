@@ -1,0 +1,216 @@
+// Products of float panels on AVX-512: F32 and F16 by float FMA, BF16 by vdpbf16ps. One output
+// element is one chain of accumulations ascending in K for every number of rows; chunks of K pass
+// their sums through y in memory, which changes no bit.
+#include <immintrin.h>
+
+#include "backend/cpu/avx512/kernels512.h"
+
+namespace deepinfer::cpu {
+namespace {
+
+#define DI_INLINE [[gnu::always_inline]] static inline
+
+constexpr int kRowsMax = 12;
+constexpr int kDirectRows = 4;
+constexpr int kChunkSteps = 512;  // steps of K of one pass
+constexpr int kGroupPanels = 4;   // panels that share one staged input tile
+constexpr int kStageStride = kChunkSteps * 4 + 64;
+
+// Two vectors of 16 weight rows for one step; x holds the step of one input row in each lane.
+struct StepF32 {
+  static constexpr int kBytes = 128;
+  typedef __m512 Vector;
+  DI_INLINE void Load(const uint8_t* w, Vector* v) {
+    v[0] = _mm512_load_ps(w);
+    v[1] = _mm512_load_ps(w + 64);
+  }
+  DI_INLINE __m512 Add(__m512 sum, Vector w, __m512i x) {
+    return _mm512_fmadd_ps(w, _mm512_castsi512_ps(x), sum);
+  }
+};
+
+struct StepF16 {
+  static constexpr int kBytes = 64;
+  typedef __m512 Vector;
+  DI_INLINE void Load(const uint8_t* w, Vector* v) {
+    v[0] = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w)));
+    v[1] = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w + 32)));
+  }
+  DI_INLINE __m512 Add(__m512 sum, Vector w, __m512i x) {
+    return _mm512_fmadd_ps(w, _mm512_castsi512_ps(x), sum);
+  }
+};
+
+struct StepBF16 {
+  static constexpr int kBytes = 128;
+  typedef __m512i Vector;
+  DI_INLINE void Load(const uint8_t* w, Vector* v) {
+    v[0] = _mm512_load_si512(w);
+    v[1] = _mm512_load_si512(w + 64);
+  }
+  DI_INLINE __m512 Add(__m512 sum, Vector w, __m512i x) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
+  }
+};
+
+struct TileArgs {
+  const uint8_t* w;
+  int64_t steps;
+  const uint8_t* const* x;  // staged: x[0] alone
+  float* y;
+  int64_t y_stride;
+  __mmask16 mask[2];
+  bool first;
+};
+
+template <typename Step, int kRows, bool kStaged>
+void Tile(const TileArgs& args) {
+  __m512 sum[kRows][2];
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      sum[r][h] = args.first
+                      ? _mm512_setzero_ps()
+                      : _mm512_maskz_loadu_ps(args.mask[h], args.y + r * args.y_stride + 16 * h);
+    }
+  }
+  const uint8_t* w = args.w;
+  for (int64_t k = 0; k < args.steps; ++k, w += Step::kBytes) {
+    typename Step::Vector v[2];
+    Step::Load(w, v);
+    _mm_prefetch(reinterpret_cast<const char*>(w + 3072), _MM_HINT_T0);
+    if (Step::kBytes > 64) _mm_prefetch(reinterpret_cast<const char*>(w + 3136), _MM_HINT_T0);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const uint8_t* row = kStaged ? args.x[0] + r * kStageStride : args.x[r];
+      const __m512i x = _mm512_set1_epi32(reinterpret_cast<const int32_t*>(row)[k]);
+      sum[r][0] = Step::Add(sum[r][0], v[0], x);
+      sum[r][1] = Step::Add(sum[r][1], v[1], x);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+    float* y = args.y + r * args.y_stride;
+    _mm512_mask_storeu_ps(y, args.mask[0], sum[r][0]);
+    _mm512_mask_storeu_ps(y + 16, args.mask[1], sum[r][1]);
+  }
+}
+
+typedef void (*TileFn)(const TileArgs&);
+
+template <typename Step>
+constexpr TileFn kDirectTiles[kDirectRows + 1] = {nullptr, Tile<Step, 1, false>,
+                                                  Tile<Step, 2, false>, Tile<Step, 3, false>,
+                                                  Tile<Step, 4, false>};
+template <typename Step>
+constexpr TileFn kStagedTiles[kRowsMax + 1] = {nullptr,
+                                               Tile<Step, 1, true>,
+                                               Tile<Step, 2, true>,
+                                               Tile<Step, 3, true>,
+                                               Tile<Step, 4, true>,
+                                               nullptr,
+                                               Tile<Step, 6, true>,
+                                               nullptr,
+                                               Tile<Step, 8, true>,
+                                               nullptr,
+                                               nullptr,
+                                               nullptr,
+                                               Tile<Step, 12, true>};
+
+DI_INLINE int TileRows(int64_t left) {
+  if (left >= 12) return 12;
+  if (left >= 8) return 8;
+  if (left >= 6) return 6;
+  return left > 4 ? 4 : static_cast<int>(left);
+}
+
+DI_INLINE int64_t InputRow(const ProductArgs& args, int64_t i) {
+  return args.input_rows == nullptr ? i : args.input_rows[i];
+}
+
+DI_INLINE __mmask16 LaneMask(int64_t left) {
+  if (left >= 16) return 0xffff;
+  return static_cast<__mmask16>(left <= 0 ? 0 : (1U << left) - 1U);
+}
+
+DI_INLINE void SetMasks(const ProductArgs& args, int64_t n, TileArgs* tile) {
+  tile->mask[0] = LaneMask(args.n_end - n);
+  tile->mask[1] = LaneMask(args.n_end - n - 16);
+}
+
+template <typename Step>
+void FewRows(const ProductArgs& args) {
+  const uint8_t* x[kDirectRows];
+  for (int64_t i = 0; i < args.m; ++i) x[i] = args.act + InputRow(args, i) * args.act_stride;
+  for (int64_t n = args.n_begin; n < args.n_end; n += kFloatPanel) {
+    TileArgs tile = {args.weights + n / kFloatPanel * args.panel_bytes,
+                     args.steps,
+                     x,
+                     args.y + n,
+                     args.y_stride,
+                     {0, 0},
+                     true};
+    SetMasks(args, n, &tile);
+    kDirectTiles<Step>[args.m](tile);
+  }
+}
+
+// `rows` input rows, steps [k, k + steps), side by side in `stage`.
+DI_INLINE void Stage(const ProductArgs& args, int64_t i, int rows, int64_t k, int64_t steps,
+                     uint8_t* stage) {
+  const int64_t lines = (steps * 4 + 63) / 64;  // rows are padded to whole lines
+  for (int r = 0; r < rows; ++r) {
+    const uint8_t* from = args.act + InputRow(args, i + r) * args.act_stride + k * 4;
+    uint8_t* to = stage + r * kStageStride;
+    for (int64_t l = 0; l < lines; ++l) {
+      _mm512_store_si512(to + 64 * l, _mm512_load_si512(from + 64 * l));
+    }
+  }
+}
+
+template <typename Step>
+void GroupChunk(const ProductArgs& args, int64_t n_begin, int64_t n_end, int64_t k, int64_t steps) {
+  alignas(64) uint8_t stage[kRowsMax * kStageStride];
+  const uint8_t* x[1] = {stage};
+  for (int64_t i = 0; i < args.m;) {
+    const int rows = TileRows(args.m - i);
+    Stage(args, i, rows, k, steps, stage);
+    for (int64_t n = n_begin; n < n_end; n += kFloatPanel) {
+      TileArgs tile = {args.weights + n / kFloatPanel * args.panel_bytes + k * Step::kBytes,
+                       steps,
+                       x,
+                       args.y + i * args.y_stride + n,
+                       args.y_stride,
+                       {0, 0},
+                       k == 0};
+      SetMasks(args, n, &tile);
+      kStagedTiles<Step>[rows](tile);
+    }
+    i += rows;
+  }
+}
+
+template <typename Step>
+void Product(const ProductArgs& args) {
+  if (args.m <= kDirectRows) {
+    FewRows<Step>(args);
+    return;
+  }
+  for (int64_t n = args.n_begin; n < args.n_end; n += kGroupPanels * kFloatPanel) {
+    const int64_t end = n + kGroupPanels * kFloatPanel;
+    const int64_t n_end = end < args.n_end ? end : args.n_end;
+    for (int64_t k = 0; k < args.steps; k += kChunkSteps) {
+      const int64_t left = args.steps - k;
+      GroupChunk<Step>(args, n, n_end, k, left < kChunkSteps ? left : kChunkSteps);
+    }
+  }
+}
+
+}  // namespace
+
+void ProductF32Avx512(const ProductArgs& args) { Product<StepF32>(args); }
+void ProductF16Avx512(const ProductArgs& args) { Product<StepF16>(args); }
+void ProductBF16Avx512(const ProductArgs& args) { Product<StepBF16>(args); }
+
+}  // namespace deepinfer::cpu

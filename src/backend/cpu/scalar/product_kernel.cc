@@ -1,0 +1,156 @@
+// Plain loops over packed panels: the reference for every other ISA, and the path of processors
+// without one. Integers are exact and products of a block are folded in the same order.
+#include <cmath>
+#include <cstring>
+
+#include "backend/cpu/pack_panel.h"
+#include "backend/cpu/packed_layout.h"
+#include "tensor/block_formats.h"
+
+namespace deepinfer::cpu {
+namespace {
+
+int64_t InputRow(const ProductArgs& args, int64_t i) {
+  return args.input_rows == nullptr ? i : args.input_rows[i];
+}
+
+void ClearOutput(const ProductArgs& args) {
+  for (int64_t i = 0; i < args.m; ++i) {
+    for (int64_t n = args.n_begin; n < args.n_end; ++n) args.y[i * args.y_stride + n] = 0.0F;
+  }
+}
+
+float AddBlock(const DecodedBlock& w, const ActBlock& x, float y) {
+  int32_t dot[2] = {0, 0};
+  for (int i = 0; i < kBlock; ++i) {
+    dot[i / 16] += (int32_t{w.q[i]} - w.offset) * int32_t{x.q[i]};
+  }
+  if (w.offset == 32) {  // one scale per 16 elements
+    y = fmaf(static_cast<float>(dot[0]), w.scale[0] * x.scale, y);
+    return fmaf(static_cast<float>(dot[1]), w.scale[1] * x.scale, y);
+  }
+  y = fmaf(static_cast<float>(dot[0] + dot[1]), w.scale[0] * x.scale, y);
+  return w.offset == 0 ? fmaf(w.min, x.scaled_sum, y) : y;
+}
+
+template <PackKind kKind>
+void QuantProduct(const ProductArgs& args) {
+  ClearOutput(args);
+  for (int64_t n = args.n_begin; n < args.n_end; ++n) {
+    const uint8_t* panel = args.weights + n / kQuantPanel * args.panel_bytes;
+    for (int64_t b = 0; b < args.steps; ++b) {
+      DecodedBlock w;
+      ReadBlock(kKind, panel, b, static_cast<int>(n % kQuantPanel), &w);
+      for (int64_t i = 0; i < args.m; ++i) {
+        const uint8_t* row = args.act + InputRow(args, i) * args.act_stride;
+        float* y = args.y + i * args.y_stride + n;
+        *y = AddBlock(w, reinterpret_cast<const ActBlock*>(row)[b], *y);
+      }
+    }
+  }
+}
+
+struct StepF32 {
+  static constexpr PackKind kKind = kPackF32;
+  static float Add(const uint8_t* w, const uint8_t* x, float y) {
+    float a, b;
+    memcpy(&a, w, 4);
+    memcpy(&b, x, 4);
+    return y + a * b;
+  }
+};
+
+struct StepF16 {
+  static constexpr PackKind kKind = kPackF16;
+  static float Add(const uint8_t* w, const uint8_t* x, float y) {
+    uint16_t a;
+    float b;
+    memcpy(&a, w, 2);
+    memcpy(&b, x, 4);
+    return y + HalfToFloat(a) * b;
+  }
+};
+
+struct StepBF16 {
+  static constexpr PackKind kKind = kPackBF16;
+  static float Add(const uint8_t* w, const uint8_t* x, float y) {
+    uint16_t a[2], b[2];
+    memcpy(a, w, 4);
+    memcpy(b, x, 4);
+    y += Bf16ToFloat(a[0]) * Bf16ToFloat(b[0]);
+    return y + Bf16ToFloat(a[1]) * Bf16ToFloat(b[1]);
+  }
+};
+
+template <typename Step>
+void FloatProduct(const ProductArgs& args) {
+  constexpr int kBytes = kStepBytes[Step::kKind];
+  ClearOutput(args);
+  for (int64_t begin = args.n_begin; begin < args.n_end; begin += kFloatPanel) {
+    const int64_t left = args.n_end - begin;
+    const int64_t count = left < kFloatPanel ? left : kFloatPanel;
+    const uint8_t* panel = args.weights + begin / kFloatPanel * args.panel_bytes;
+    for (int64_t i = 0; i < args.m; ++i) {
+      const uint8_t* x = args.act + InputRow(args, i) * args.act_stride;
+      float* y = args.y + i * args.y_stride + begin;
+      for (int64_t k = 0; k < args.steps; ++k) {
+        const uint8_t* w = panel + k * kBytes;
+        for (int64_t c = 0; c < count; ++c)
+          y[c] = Step::Add(w + c * (kBytes / kFloatPanel), x + 4 * k, y[c]);
+      }
+    }
+  }
+}
+
+void Quantize(const float* x, int64_t cols, ActBlock* out) {
+  for (int64_t k = 0; k < cols; k += kBlock, ++out) {
+    const int64_t n = cols - k < kBlock ? cols - k : kBlock;
+    uint32_t top = 0;  // of the magnitudes' bits: ordered like floats, NaN above all
+    for (int64_t i = 0; i < n; ++i) {
+      uint32_t bits;
+      memcpy(&bits, x + k + i, 4);
+      bits &= 0x7fffffffU;
+      if (bits > top) top = bits;
+    }
+    ActBlock block = {};
+    float max;
+    memcpy(&max, &top, 4);
+    int32_t half[2] = {0, 0};
+    if (top >= 0x7f800000U) {
+      block.scale = NAN;
+    } else if (max >= kActSmallest) {
+      block.scale = max / 127.0F;
+      const float inverse = 127.0F / max;
+      for (int64_t i = 0; i < n; ++i) {
+        const auto q = static_cast<int32_t>(lrintf(x[k + i] * inverse));
+        block.q[i] = static_cast<int8_t>(q);
+        half[i / 16] += q;
+      }
+    }
+    const int32_t sum = half[0] + half[1];
+    block.scaled_sum = block.scale * static_cast<float>(sum);
+    block.minus8 = -8 * sum;
+    block.minus16 = -16 * sum;
+    block.minus128 = -128 * sum;
+    block.minus32[0] = -32 * half[0];
+    block.minus32[1] = -32 * half[1];
+    *out = block;
+  }
+}
+
+void ToBf16(const float* x, int64_t cols, uint16_t* out) {
+  const int64_t padded = (cols + kBlock - 1) / kBlock * kBlock;
+  for (int64_t i = 0; i < padded; ++i) out[i] = i < cols ? FloatToBf16(x[i]) : uint16_t{0};
+}
+
+}  // namespace
+
+const KernelTable kScalarKernels = {
+    {FloatProduct<StepF32>, FloatProduct<StepF16>, FloatProduct<StepBF16>, QuantProduct<kPackQ8_0>,
+     QuantProduct<kPackQ4_0>, QuantProduct<kPackQ4_1>, QuantProduct<kPackQ5_0>,
+     QuantProduct<kPackQ5_1>, QuantProduct<kPackQ4K>, QuantProduct<kPackQ5K>,
+     QuantProduct<kPackQ6K>, QuantProduct<kPackMXFP4>},
+    {Quantize, ToBf16},
+};
+
+}  // namespace deepinfer::cpu
