@@ -61,6 +61,28 @@ Status ParseSwitch(const std::string& text, bool* value) {
   return Invalid(Format("\"{}\" is not true or false", text));
 }
 
+// "4GiB", "4GB" and "4G" are all 4 * 2^30.
+Status ParseBytes(const std::string& text, int64_t* value) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  int64_t number = 0;
+  DI_TRY(ParseNumber(text.substr(0, digits), &number));
+  std::string unit = text.substr(digits);
+  if (unit.size() >= 2 && unit.back() == 'B') unit.pop_back();
+  if (unit.size() == 2 && unit.back() == 'i') unit.pop_back();
+  constexpr std::string_view kUnits = "KMGT";
+  int shift = 0;
+  if (!unit.empty() && unit != "B") {
+    const size_t place = unit.size() == 1 ? kUnits.find(unit[0]) : std::string_view::npos;
+    if (place == std::string_view::npos) {
+      return Invalid(Format("\"{}\" is not a size such as 4096, 512MiB or 4GiB", text));
+    }
+    shift = 10 * (static_cast<int>(place) + 1);
+  }
+  if (number > (INT64_MAX >> shift)) return Invalid(Format("{} is out of range", text));
+  *value = number << shift;
+  return {};
+}
+
 std::string EnvironmentName(const std::string& key) {
   std::string name = "DEEPINFER_";
   for (const char c : key) {
@@ -96,7 +118,7 @@ std::string YamlQuoted(const std::string& text) {
 struct CommandLine::Entry {
   std::string key;
   CLI::Option* option = nullptr;
-  bool is_switch = false;
+  std::vector<std::string> variables;  // of the environment, the first that is set counts
   bool secret = false;
   bool given = false;
   std::function<Status(const Values&)> set;
@@ -115,6 +137,7 @@ struct CommandLine::Impl {
               int values_max) {
     auto entry = std::make_unique<Entry>();
     entry->key = KeyOf(names);
+    entry->variables = {EnvironmentName(entry->key)};
     entry->option = app.add_option(names, help);
     entry->option->type_name(std::is_same_v<T, std::string> ? "TEXT"
                              : std::is_integral_v<T>        ? "INT"
@@ -137,8 +160,8 @@ struct CommandLine::Impl {
   void BindNumber(const std::string& names, T* value, const std::string& help) {
     Entry* entry = Bind<T>(
         names, help, [value](const Values& values) { return ParseNumber(values.back(), value); },
-        [value] { return fmt::to_string(*value); }, 1);
-    entry->option->default_str(fmt::to_string(*value));
+        [value] { return Format("{}", *value); }, 1);
+    entry->option->default_str(Format("{}", *value));
   }
 
   template <typename T>
@@ -151,7 +174,7 @@ struct CommandLine::Impl {
           *value = parsed;
           return Status();
         },
-        [value] { return value->has_value() ? fmt::to_string(**value) : std::string(); }, 1);
+        [value] { return value->has_value() ? Format("{}", **value) : std::string(); }, 1);
   }
 
   Entry* Find(const std::string& key) {
@@ -159,6 +182,26 @@ struct CommandLine::Impl {
       if (entry->key == key) return entry.get();
     }
     return nullptr;
+  }
+
+  // The strongest source that has the flag, and its name for messages.
+  Values ValuesOf(const Entry& entry, const std::map<std::string, Values>& file,
+                  std::string* origin) const {
+    if (entry.option->count() > 0) {
+      *origin = entry.option->get_lnames().empty() ? entry.key : "--" + entry.key;
+      return entry.option->reduced_results();
+    }
+    for (const std::string& variable : entry.variables) {
+      if (std::optional<std::string> value = GetEnv(variable)) {
+        *origin = variable;
+        return {*value};
+      }
+    }
+    if (const auto found = file.find(entry.key); found != file.end()) {
+      *origin = Format("{}: {}", config_path, entry.key);
+      return found->second;
+    }
+    return {};
   }
 
   CLI::App app;
@@ -239,7 +282,7 @@ void CommandLine::Add(const std::string& names, std::optional<float>* value,
 void CommandLine::AddSwitch(const std::string& names, bool* value, const std::string& help) {
   auto entry = std::make_unique<Entry>();
   entry->key = KeyOf(names);
-  entry->is_switch = true;
+  entry->variables = {EnvironmentName(entry->key)};
   entry->option = impl_->app.add_flag(names + ",!--no-" + entry->key, help);
   entry->option->group(impl_->group);
   entry->option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -248,29 +291,61 @@ void CommandLine::AddSwitch(const std::string& names, bool* value, const std::st
   impl_->entries.push_back(std::move(entry));
 }
 
-void CommandLine::AddChoice(const std::string& names, std::vector<std::string> choices, int* index,
-                            const std::string& help) {
+void CommandLine::AddChoice(const std::string& names, std::vector<std::string> choices,
+                            std::string* value, const std::string& help) {
   std::string list;
-  for (const std::string& choice : choices) list += (list.empty() ? "" : ", ") + choice;
-  const std::string fallback = choices[static_cast<size_t>(*index)];
+  for (const std::string& choice : choices) {
+    if (!choice.empty()) list += (list.empty() ? "" : ", ") + choice;
+  }
   Entry* entry = impl_->Bind<std::string>(
       names, Format("{}: {}", help, list),
-      [index, choices, list](const Values& values) {
-        for (size_t i = 0; i < choices.size(); ++i) {
-          if (choices[i] != values.back()) continue;
-          *index = static_cast<int>(i);
+      [value, choices = std::move(choices), list](const Values& values) {
+        for (const std::string& choice : choices) {
+          if (choice != values.back()) continue;
+          *value = choice;
           return Status();
         }
         return Invalid(Format("\"{}\" is none of {}", values.back(), list));
       },
-      [index, choices] { return choices[static_cast<size_t>(*index)]; }, 1);
-  entry->option->default_str(fallback);
+      [value] { return *value; }, 1);
+  entry->option->default_str(*value);
+}
+
+void CommandLine::AddAuto(const std::string& names, int* value, const std::string& help) {
+  Entry* entry = impl_->Bind<int>(
+      names, help,
+      [value](const Values& values) {
+        if (values.back() != "auto") return ParseNumber(values.back(), value);
+        *value = 0;
+        return Status();
+      },
+      [value] { return *value == 0 ? std::string("auto") : Format("{}", *value); }, 1);
+  entry->option->type_name("auto|INT")->default_str(entry->show());
+}
+
+void CommandLine::AddBytes(const std::string& names, int64_t* value, const std::string& help) {
+  Entry* entry = impl_->Bind<int64_t>(
+      names, help, [value](const Values& values) { return ParseBytes(values.back(), value); },
+      [value] { return Format("{}", *value); }, 1);
+  entry->option->type_name("SIZE")->default_str(entry->show());
 }
 
 void CommandLine::Group(std::string title) { impl_->group = std::move(title); }
 
 void CommandLine::MarkSecret(const std::string& long_name) {
   if (Entry* entry = impl_->Find(long_name)) entry->secret = true;
+}
+
+void CommandLine::AlsoFromEnvironment(const std::string& long_name, const std::string& variable) {
+  if (Entry* entry = impl_->Find(long_name)) entry->variables.push_back(variable);
+}
+
+std::vector<std::string> CommandLine::EnvironmentNames() const {
+  std::vector<std::string> names;
+  for (const auto& entry : impl_->entries) {
+    names.insert(names.end(), entry->variables.begin(), entry->variables.end());
+  }
+  return names;
 }
 
 void CommandLine::Footer(std::string text) { impl_->app.footer(std::move(text)); }
@@ -319,18 +394,8 @@ std::optional<int> CommandLine::Parse(int argc, char** argv) {
     }
   }
   for (const auto& entry : impl_->entries) {
-    Values values;
-    std::string origin = entry->key;
-    if (entry->option->count() > 0) {
-      values = entry->option->reduced_results();
-      if (!entry->option->get_lnames().empty()) origin = "--" + entry->key;
-    } else if (std::optional<std::string> env = GetEnv(EnvironmentName(entry->key))) {
-      values = {*env};
-      origin = EnvironmentName(entry->key);
-    } else if (const auto found = file.find(entry->key); found != file.end()) {
-      values = found->second;
-      origin = Format("{}: {}", impl_->config_path, entry->key);
-    }
+    std::string origin;
+    const Values values = impl_->ValuesOf(*entry, file, &origin);
     if (values.empty()) continue;
     entry->given = true;
     if (Status status = entry->set(values); !status.ok()) {

@@ -36,13 +36,19 @@ class CommandLine {
   void Add(const std::string& names, std::vector<std::string>* value, const std::string& help);
   // A switch: "--flag" sets it, "--no-flag" clears it, "--flag=false" works as well.
   void AddSwitch(const std::string& names, bool* value, const std::string& help);
-  // One of `choices`; sets *index to its place in the list.
-  void AddChoice(const std::string& names, std::vector<std::string> choices, int* index,
+  // One of `choices`; an empty choice stands for "not set" and is not listed.
+  void AddChoice(const std::string& names, std::vector<std::string> choices, std::string* value,
                  const std::string& help);
+  // A whole number or "auto", which is 0.
+  void AddAuto(const std::string& names, int* value, const std::string& help);
+  // A size: 4096, 512MiB, 4G (binary multiples throughout).
+  void AddBytes(const std::string& names, int64_t* value, const std::string& help);
   // Heads the following flags in --help.
   void Group(std::string title);
   // Values of this flag are never printed (--api-key).
   void MarkSecret(const std::string& long_name);
+  // A second variable of the environment for this flag; the flag's own name wins.
+  void AlsoFromEnvironment(const std::string& long_name, const std::string& variable);
   // Further text below the flags in --help.
   void Footer(std::string text);
 
@@ -55,6 +61,8 @@ class CommandLine {
 
   // After Parse: the flag was given anywhere (file, environment or flags).
   bool Given(const std::string& long_name) const;
+  // The variables of the environment that stand for flags, for EnvWarnings.
+  std::vector<std::string> EnvironmentNames() const;
   // After Parse: the effective values as YAML.
   std::string EffectiveConfig() const;
 
