@@ -143,6 +143,7 @@ bool AllBlocks(const std::byte* source, int64_t blocks, Good good) {
 void DequantizeRow(DType dtype, const std::byte* source, int64_t count, float* out) {
   DI_CHECK(count >= 0 && count % Info(dtype).block_elements == 0, "{} of {}", count,
            Info(dtype).name);
+  if (count == 0) return;  // the pointers may be null
   const auto cast = [](auto value) { return static_cast<float>(value); };
   switch (dtype) {
     case DType::kF32:

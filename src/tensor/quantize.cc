@@ -439,6 +439,7 @@ Status QuantizeRow(DType dtype, const float* row, int64_t count, std::byte* out)
   const DTypeInfo& info = Info(dtype);
   DI_CHECK(CanQuantizeTo(dtype) && count >= 0 && count % info.block_elements == 0, "{} of {}",
            count, info.name);
+  if (count == 0) return {};  // the pointers may be null
   const float range_max = RangeMax(dtype);
   for (int64_t i = 0; i < count; ++i) {
     if (!(std::fabs(row[i]) <= range_max)) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "tensor/dequantize.h"
 
 namespace deepinfer {
 namespace {
@@ -72,6 +73,8 @@ TEST(Safetensors, ScalarsAndEmptyTensors) {
                                 R"("e":{"dtype":"F32","shape":[0,4],"data_offsets":[8,8]}})",
                                 8)),
             "");
+  const TensorView empty{"e", DType::kF32, {0, 4}, nullptr, 0};
+  EXPECT_TRUE(DequantizeTensor(empty)->empty());
 }
 
 TEST(Safetensors, EveryTruncationIsRefused) {
