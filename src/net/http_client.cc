@@ -255,8 +255,9 @@ Status HttpClient::Impl::Receive(const HttpClientRequest& request, const HttpUrl
     }
     error_code error;
     if (buffer.size() == 0) {
-      parser->put_eof(error);
-      if (error || !parser->is_header_done()) {
+      const bool headless = !parser->is_header_done();
+      if (!headless) parser->put_eof(error);
+      if (headless || error) {
         return Unavailable(
             Format("{} closed the connection before the answer was complete", url.host));
       }

@@ -177,7 +177,7 @@ TEST(HttpClientPeerTest, BrokenAnswersAreErrors) {
     ScriptedPeer peer({answer});
     HttpClient client;
     const auto response = client.Send(Get(Format("http://127.0.0.1:{}/", peer.port())));
-    EXPECT_FALSE(response.ok()) << answer.substr(0, 60);
+    EXPECT_FALSE(response.ok()) << "answer: " << answer.substr(0, 60);
   }
 }
 
