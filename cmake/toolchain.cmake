@@ -21,6 +21,6 @@ if(DI_SANITIZE)
 endif()
 if(DI_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link,address,undefined
-                      -fno-sanitize-recover=undefined -g)
+                      -fno-sanitize-recover=undefined -gline-tables-only)
   add_link_options(-fsanitize=address,undefined)
 endif()

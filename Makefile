@@ -1,0 +1,60 @@
+# The verbs of the project. Each sets up what it needs (tools/setup) and builds with CMake presets.
+PRESET ?= cpu
+BUILD = build/$(PRESET)
+JOBS ?= $(shell nproc)
+SECONDS_EACH = $(or $(SECONDS),600)
+FUZZ_SECONDS ?= 20
+SOURCES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h'
+
+.PHONY: all configure demo test bench fuzz fuzzers sanitize format lint clean help
+.NOTPARALLEL:
+
+all: configure ## build build/cpu/deepinfer (PRESET=cpu|debug|sanitize)
+	cmake --build $(BUILD) -j $(JOBS) --target deepinfer
+
+configure:
+	@tools/setup build
+	@cmake --preset $(PRESET) >/dev/null
+
+demo: all ## fetch the demo model and let it answer a question
+	@tools/setup demo
+	$(BUILD)/deepinfer model pull
+	$(BUILD)/deepinfer generate --prompt "What is the capital of France?"
+
+test: configure fuzzers ## build everything and run the whole suite; FUZZ_SECONDS=20 a fuzzer
+	cmake --build $(BUILD) -j $(JOBS)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
+
+fuzzers:
+	@tools/setup build fuzz
+	@cmake --preset fuzz >/dev/null
+	cmake --build build/fuzz -j $(JOBS) --target fuzzers
+
+fuzz: fuzzers ## run every fuzzer, SECONDS=600 each
+	tools/fuzz --seconds $(SECONDS_EACH) --jobs $(JOBS) $(NAMES)
+
+sanitize: ## the suite under address and undefined behaviour sanitizers
+	@tools/setup build
+	@cmake --preset sanitize >/dev/null
+	cmake --build build/sanitize -j $(JOBS)
+	ctest --test-dir build/sanitize -j $(JOBS) --output-on-failure
+
+bench: configure ## the operator benchmarks
+	cmake --build $(BUILD) -j $(JOBS) --target benches
+	@for program in $(BUILD)/src/*/*_bench; do echo "== $$program"; $$program || exit 1; done
+
+format: ## rewrite the sources in the project's format
+	@tools/setup lint
+	$(SOURCES) | xargs clang-format -i
+
+lint: configure ## format, tidy and clang-tidy, without changing anything
+	@tools/setup lint
+	$(SOURCES) | xargs clang-format --dry-run -Werror
+	tools/tidy
+	$(SOURCES) | grep '\.cc$$' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
+
+clean: ## remove the build directories of the presets
+	rm -rf build/cpu build/debug build/sanitize build/fuzz
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
