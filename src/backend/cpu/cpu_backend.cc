@@ -1,0 +1,207 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "backend/cpu/stream_copy.h"
+#include "base/format.h"
+#include "tensor/dequantize.h"
+
+namespace deepinfer::cpu {
+namespace {
+
+constexpr int kThreadsMax = 1024;
+constexpr int64_t kElementsPerChunk = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
+// Copies of at least this much bypass the caches.
+constexpr int64_t kStreamBytes = int64_t{256} << 10;
+
+int AvailableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+const RowKernels& RowsOf(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::kAvx2:
+      return kAvx2Rows;
+    case Isa::kAvx512:
+    case Isa::kAmx:
+      return kAvx512Rows;
+#endif
+    default:
+      return kScalarRows;
+  }
+}
+
+int64_t RowsPerChunk(int64_t cols) {
+  return std::max<int64_t>(1, kElementsPerChunk / std::max<int64_t>(cols, 1));
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(Isa isa, int threads, ComputeDtype dtype)
+    : products_(&context_), attention_(&context_), moe_(&context_, &products_) {
+  context_.isa = isa;
+  context_.float32 = dtype == ComputeDtype::kFloat32;
+  context_.rows = &RowsOf(isa);
+  context_.pool = std::make_unique<ComputePool>(threads);
+  info_ = {.name = "cpu", .isa = std::string(IsaName(isa)), .threads = threads};
+}
+
+Result<std::unique_ptr<Backend>> CpuBackend::Create(const BackendOptions& options) {
+  DI_ASSIGN(const Isa isa, DetectIsa(options.cpu_isa));
+  if (options.threads < 0 || options.threads > kThreadsMax) {
+    return Invalid(Format("threads {}: must be 0 (one per available core) to {}", options.threads,
+                          kThreadsMax))
+        .WithParam("threads");
+  }
+  const int threads = options.threads == 0 ? AvailableCores() : options.threads;
+  return std::unique_ptr<Backend>(new CpuBackend(isa, threads, options.dtype));
+}
+
+Result<Backend::Buffer> CpuBackend::Allocate(size_t bytes) {
+  const size_t size = std::max<size_t>(bytes, 1);
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    return Exhausted(
+        Format("no address space for {} bytes; lower the context or the cache size", bytes));
+  }
+  if (size >= 2 * kHugePage) madvise(data, size, MADV_HUGEPAGE);
+  return Buffer(static_cast<std::byte*>(data), FreeBuffer{size});
+}
+
+Result<std::unique_ptr<PackedMatrix>> CpuBackend::PackOne(const TensorFile& file,
+                                                          const TensorView& view) {
+  DI_ASSIGN(std::unique_ptr<PackedMatrix> matrix,
+            PackedMatrix::Pack(context_.isa, view, context_.float32, context_.pool.get(), &arena_));
+  file.Drop(view);
+  return matrix;
+}
+
+Result<std::unique_ptr<Weight>> CpuBackend::Bind(const TensorFile& file, const TensorView& view,
+                                                 WeightRole role) {
+  auto weight = std::make_unique<CpuWeight>();
+  if (role == WeightRole::kVector) {
+    DI_ASSIGN(weight->vector, DequantizeTensor(view));
+    file.Drop(view);
+    weight->rows = static_cast<int64_t>(weight->vector.size());
+    weight->cols = 1;
+    weight->packed_bytes = weight->vector.size() * sizeof(float);
+    return std::unique_ptr<Weight>(std::move(weight));
+  }
+  DI_ASSIGN(std::unique_ptr<PackedMatrix> matrix, PackOne(file, view));
+  weight->rows = matrix->rows();
+  weight->cols = matrix->cols();
+  weight->experts = matrix->experts();
+  weight->packed_bytes = matrix->bytes();
+  weight->matrices.push_back(std::move(matrix));
+  return std::unique_ptr<Weight>(std::move(weight));
+}
+
+Result<std::unique_ptr<Weight>> CpuBackend::BindExperts(const TensorFile& file,
+                                                        std::span<const TensorView> experts) {
+  if (experts.empty()) return Invalid("a layer of experts without a tensor");
+  auto weight = std::make_unique<CpuWeight>();
+  for (const TensorView& view : experts) {
+    if (view.shape != experts[0].shape || view.dtype != experts[0].dtype) {
+      return Invalid(Format("tensor {}: shape or type differs from {}; the experts of a matrix "
+                            "must agree",
+                            view.name, experts[0].name))
+          .WithParam(view.name);
+    }
+    DI_ASSIGN(std::unique_ptr<PackedMatrix> matrix, PackOne(file, view));
+    weight->packed_bytes += matrix->bytes();
+    weight->matrices.push_back(std::move(matrix));
+  }
+  weight->rows = weight->matrices[0]->rows();
+  weight->cols = weight->matrices[0]->cols();
+  weight->experts = static_cast<int64_t>(experts.size());
+  return std::unique_ptr<Weight>(std::move(weight));
+}
+
+std::unique_ptr<Activation> CpuBackend::CreateActivation(int64_t cols,
+                                                         std::span<const Weight* const> readers) {
+  uint32_t formats = 0;
+  for (const Weight* reader : readers) formats |= Cpu(*reader).matrix().act_format();
+  return std::make_unique<CpuActivation>(cols, formats);
+}
+
+void CpuBackend::Embed(const Weight& embedding, const int32_t* token, int tokens, float* out) {
+  const PackedMatrix& matrix = Cpu(embedding).matrix();
+  const int64_t cols = matrix.cols();
+  const int64_t per_chunk = RowsPerChunk(cols);
+  const auto chunks = static_cast<int>((tokens + per_chunk - 1) / per_chunk);
+  context_.pool->Run(chunks, [&](int chunk, int) {
+    const int64_t end = std::min<int64_t>(tokens, (chunk + 1) * per_chunk);
+    for (int64_t i = chunk * per_chunk; i < end; ++i) {
+      float* row = out + i * cols;
+      if (token[i] >= 0 && token[i] < matrix.rows()) {
+        matrix.DecodeRow(token[i], row);
+      } else {  // shows as a NaN row of this sequence alone
+        std::fill(row, row + cols, std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+  });
+}
+
+void CpuBackend::NormQuantize(const float* x, const int32_t* row_index, int rows,
+                              const Weight* norm, float eps, Activation* out) {
+  ActRows& act = Cpu(*out).rows;
+  act.Reserve(rows);
+  const int64_t cols = act.cols();
+  const float* weight = norm != nullptr ? Cpu(*norm).vector.data() : nullptr;
+  const int64_t stride = (cols + 15) / 16 * 16;
+  float* scratch = norm_scratch_.Reserve(stride * context_.pool->threads());
+  const int64_t per_chunk = RowsPerChunk(cols);
+  const auto chunks = static_cast<int>((rows + per_chunk - 1) / per_chunk);
+  context_.pool->Run(chunks, [&](int chunk, int thread) {
+    float* normed = scratch + thread * stride;
+    const int64_t end = std::min<int64_t>(rows, (chunk + 1) * per_chunk);
+    for (int64_t i = chunk * per_chunk; i < end; ++i) {
+      const float* row = x + (row_index != nullptr ? row_index[i] : i) * cols;
+      if (weight != nullptr) {
+        context_.rows->rms_norm(row, weight, cols, eps, normed);
+        row = normed;
+      }
+      act.SetRow(context_.isa, i, row);
+    }
+  });
+}
+
+void CpuBackend::CopyBlocks(const StepInput& step,
+                            std::span<const std::pair<int32_t, int32_t>> pairs) {
+  const int64_t bytes = step.layout->block_bytes();
+  const auto copy = [&](const std::pair<int32_t, int32_t>& pair) {
+    const std::byte* from = step.cache_blocks + pair.first * bytes;
+    std::byte* to = step.cache_blocks + pair.second * bytes;
+    if (bytes >= kStreamBytes) {
+      StreamCopy(from, bytes, to);
+    } else {
+      std::copy(from, from + bytes, to);
+    }
+  };
+  context_.pool->Run(static_cast<int>(pairs.size()),
+                     [&](int i, int) { copy(pairs[static_cast<size_t>(i)]); });
+}
+
+void CpuBackend::ParallelRows(int count, void (*body)(void* context, int i), void* context) {
+  context_.pool->Run(count, [&](int i, int) { body(context, i); });
+}
+
+}  // namespace deepinfer::cpu
+
+namespace deepinfer {
+
+void Backend::FreeBuffer::operator()(std::byte* data) const {
+  if (data != nullptr) munmap(data, bytes);
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,62 @@
+// The CPU device: packed weights, stages on a fork-join pool, vector code of the chosen ISA.
+// Owned by whoever created it; the runner thread makes every call.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/attention_stage.h"
+#include "backend/cpu/cpu_context.h"
+#include "backend/cpu/moe_stage.h"
+#include "backend/cpu/product_stage.h"
+
+namespace deepinfer::cpu {
+
+class CpuBackend final : public Backend {
+ public:
+  // Errors: an ISA that this machine lacks, a thread count out of range.
+  static Result<std::unique_ptr<Backend>> Create(const BackendOptions& options);
+
+  const BackendInfo& info() const override { return info_; }
+  Result<Buffer> Allocate(size_t bytes) override;
+  Result<std::unique_ptr<Weight>> Bind(const TensorFile& file, const TensorView& view,
+                                       WeightRole role) override;
+  Result<std::unique_ptr<Weight>> BindExperts(const TensorFile& file,
+                                              std::span<const TensorView> experts) override;
+  int kv_element_bytes() const override { return context_.float32 ? 4 : 2; }
+  std::unique_ptr<Activation> CreateActivation(int64_t cols,
+                                               std::span<const Weight* const> readers) override;
+  void Embed(const Weight& embedding, const int32_t* token, int tokens, float* out) override;
+  void NormQuantize(const float* x, const int32_t* row_index, int rows, const Weight* norm,
+                    float eps, Activation* out) override;
+  void Linear(const LinearArgs& args) override { products_.Run(args); }
+  void RopeAndCache(const StepInput& step, const AttentionSpec& spec, float* q, float* k,
+                    const float* v) override {
+    attention_.RopeAndCache(step, spec, q, k, v);
+  }
+  void Attention(const StepInput& step, const AttentionSpec& spec, const float* q,
+                 float* out) override {
+    attention_.Attention(step, spec, q, out);
+  }
+  void Moe(const MoeArgs& args) override { moe_.Run(args); }
+  void CopyBlocks(const StepInput& step,
+                  std::span<const std::pair<int32_t, int32_t>> pairs) override;
+  void ParallelRows(int count, void (*body)(void* context, int i), void* context) override;
+
+ private:
+  CpuBackend(Isa isa, int threads, ComputeDtype dtype);
+  Result<std::unique_ptr<PackedMatrix>> PackOne(const TensorFile& file, const TensorView& view);
+
+  CpuContext context_;
+  BackendInfo info_;
+  PackedArena arena_;
+  ProductStage products_;
+  AttentionStage attention_;
+  MoeStage moe_;
+  Floats norm_scratch_;  // [threads, cols]
+};
+
+}  // namespace deepinfer::cpu

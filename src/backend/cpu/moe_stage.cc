@@ -1,0 +1,172 @@
+#include "backend/cpu/moe_stage.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace deepinfer::cpu {
+namespace {
+
+constexpr int64_t kElementsPerChunk = 4096;
+
+int RowsPerChunk(int64_t elements) {
+  return static_cast<int>(std::max<int64_t>(1, kElementsPerChunk / std::max<int64_t>(elements, 1)));
+}
+
+}  // namespace
+
+void MoeStage::Run(const MoeArgs& args) {
+  if (args.rows == 0) return;
+  DI_CHECK(args.top_k > 0 && args.top_k <= args.router->rows, "top {} of {} experts", args.top_k,
+           args.router->rows);
+  Route(args);
+  SortByExpert(args);
+  RunExperts(args);
+  Combine(args);
+}
+
+void MoeStage::Route(const MoeArgs& args) {
+  const int64_t experts = args.router->rows;
+  const Product router{.matrix = &Cpu(*args.router).matrix(),
+                       .input = &Cpu(*args.input).rows,
+                       .m = args.rows,
+                       .out = logits_.Reserve(args.rows * experts)};
+  products_->Run({&router, 1});
+  choices_.resize(static_cast<size_t>(args.rows) * static_cast<size_t>(args.top_k));
+  const int per_chunk = RowsPerChunk(4 * experts);
+  context_->pool->Run((args.rows + per_chunk - 1) / per_chunk, [&](int chunk, int) {
+    const int end = std::min(args.rows, (chunk + 1) * per_chunk);
+    for (int row = chunk * per_chunk; row < end; ++row) ChooseExperts(args, row);
+  });
+}
+
+// The largest logits win, the lower expert on a tie. A NaN is never chosen before a number.
+void MoeStage::ChooseExperts(const MoeArgs& args, int row) {
+  const int64_t experts = args.router->rows;
+  const float* logits = logits_.get() + row * experts;
+  Choice* choices = choices_.data() + int64_t{row} * args.top_k;
+  int count = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    int place = count;
+    const auto before = [&](const Choice& other) {
+      return logits[e] > other.weight || (std::isnan(other.weight) && !std::isnan(logits[e]));
+    };
+    while (place > 0 && before(choices[place - 1])) --place;
+    if (place >= args.top_k) continue;
+    count = std::min(count + 1, args.top_k);
+    std::move_backward(choices + place, choices + count - 1, choices + count);
+    choices[place] = {static_cast<int32_t>(e), logits[e], 0};
+  }
+  // Softmax over all experts, or over the chosen ones when their weights sum to one.
+  const float max = choices[0].weight;
+  float sum = 0.0F;
+  if (!args.normalize_top_k) {
+    for (int64_t e = 0; e < experts; ++e) sum += std::exp(logits[e] - max);
+  }
+  std::sort(choices, choices + args.top_k,
+            [](const Choice& a, const Choice& b) { return a.expert < b.expert; });
+  for (int i = 0; i < args.top_k; ++i) {
+    choices[i].weight = std::exp(choices[i].weight - max);
+    if (args.normalize_top_k) sum += choices[i].weight;
+  }
+  for (int i = 0; i < args.top_k; ++i) choices[i].weight /= sum;
+}
+
+void MoeStage::SortByExpert(const MoeArgs& args) {
+  const auto experts = static_cast<size_t>(args.router->rows);
+  expert_begin_.assign(experts + 1, 0);
+  for (const Choice& choice : choices_) ++expert_begin_[static_cast<size_t>(choice.expert) + 1];
+  std::partial_sum(expert_begin_.begin(), expert_begin_.end(), expert_begin_.begin());
+  entry_row_.resize(choices_.size());
+  next_entry_.assign(expert_begin_.begin(), expert_begin_.end() - 1);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    choice.entry = next_entry_[static_cast<size_t>(choice.expert)]++;
+    entry_row_[static_cast<size_t>(choice.entry)] =
+        static_cast<int32_t>(i / static_cast<size_t>(args.top_k));
+  }
+  const size_t known = entry_index_.size();
+  if (known < choices_.size()) {
+    entry_index_.resize(choices_.size());
+    std::iota(entry_index_.begin() + static_cast<int64_t>(known), entry_index_.end(),
+              static_cast<int32_t>(known));
+  }
+}
+
+ActRows* MoeStage::HiddenOf(const PackedMatrix& down) {
+  for (const std::unique_ptr<ActRows>& rows : hidden_rows_) {
+    if (rows->cols() == down.cols() && rows->formats() == down.act_format()) return rows.get();
+  }
+  hidden_rows_.push_back(std::make_unique<ActRows>(down.cols(), down.act_format()));
+  return hidden_rows_.back().get();
+}
+
+void MoeStage::RunExperts(const MoeArgs& args) {
+  const CpuWeight& gate = Cpu(*args.gate);
+  const CpuWeight& up = Cpu(*args.up);
+  const CpuWeight& down = Cpu(*args.down);
+  const auto entries = static_cast<int64_t>(choices_.size());
+  const int64_t inter = gate.rows;
+  float* hidden = hidden_.Reserve(entries * inter);
+  list_.clear();
+  for (int64_t e = 0; e < args.router->rows; ++e) {
+    const int32_t begin = expert_begin_[static_cast<size_t>(e)];
+    const int32_t count = expert_begin_[static_cast<size_t>(e) + 1] - begin;
+    if (count == 0) continue;
+    list_.push_back({.matrix = &gate.matrix(e),
+                     .pair = &up.matrix(e),
+                     .expert = gate.index(e),
+                     .pair_expert = up.index(e),
+                     .input = &Cpu(*args.input).rows,
+                     .input_rows = entry_row_.data() + begin,
+                     .m = count,
+                     .out = hidden + begin * inter,
+                     .epilogue = Epilogue::kSiluMul});
+  }
+  products_->Run(list_);
+
+  ActRows* rows = HiddenOf(down.matrix());
+  rows->Reserve(entries);
+  const int per_chunk = RowsPerChunk(inter);
+  const auto chunks = static_cast<int>((entries + per_chunk - 1) / per_chunk);
+  context_->pool->Run(chunks, [&](int chunk, int) {
+    const int64_t end = std::min(entries, (chunk + int64_t{1}) * per_chunk);
+    for (int64_t i = int64_t{chunk} * per_chunk; i < end; ++i) {
+      rows->SetRow(context_->isa, i, hidden + i * inter);
+    }
+  });
+
+  float* outputs = outputs_.Reserve(entries * down.rows);
+  list_.clear();
+  for (int64_t e = 0; e < args.router->rows; ++e) {
+    const int32_t begin = expert_begin_[static_cast<size_t>(e)];
+    const int32_t count = expert_begin_[static_cast<size_t>(e) + 1] - begin;
+    if (count == 0) continue;
+    list_.push_back({.matrix = &down.matrix(e),
+                     .expert = down.index(e),
+                     .input = rows,
+                     .input_rows = entry_index_.data() + begin,
+                     .m = count,
+                     .out = outputs + begin * down.rows});
+  }
+  products_->Run(list_);
+}
+
+void MoeStage::Combine(const MoeArgs& args) {
+  const int64_t hidden = args.down->rows;
+  const int per_chunk = RowsPerChunk(hidden * args.top_k);
+  context_->pool->Run((args.rows + per_chunk - 1) / per_chunk, [&](int chunk, int) {
+    const int end = std::min(args.rows, (chunk + 1) * per_chunk);
+    for (int row = chunk * per_chunk; row < end; ++row) {
+      const Choice* choices = choices_.data() + int64_t{row} * args.top_k;
+      for (int i = 0; i < args.top_k; ++i) {
+        context_->rows->add_scaled(choices[i].weight, outputs_.get() + choices[i].entry * hidden,
+                                   hidden, args.out + row * hidden);
+      }
+    }
+  });
+}
+
+}  // namespace deepinfer::cpu
