@@ -32,8 +32,8 @@ enum class WeightRole {
 class Weight {
  public:
   virtual ~Weight() = default;
-  int64_t rows = 0;      // out (of one expert)
-  int64_t cols = 0;      // in; 1 for vectors
+  int64_t rows = 0;  // out (of one expert)
+  int64_t cols = 0;  // in; 1 for vectors
   int64_t experts = 1;
   size_t packed_bytes = 0;
 };
@@ -55,9 +55,9 @@ enum class Epilogue {
 struct LinearArgs {
   const Activation* input = nullptr;
   int rows = 0;
-  std::span<const Weight* const> weights;
-  std::span<const Weight* const> biases;    // empty, or one per weight (nullptr: none)
-  std::span<float* const> outputs;          // [rows, weight.rows], stride weight.rows
+  std::span<const Weight* const> weights = {};
+  std::span<const Weight* const> biases = {};  // empty, or one per weight (nullptr: none)
+  std::span<float* const> outputs = {};        // [rows, weight.rows], stride weight.rows
   Epilogue epilogue = Epilogue::kStore;
 };
 
@@ -67,13 +67,13 @@ enum class RopeStyle {
 };
 
 struct AttentionSpec {
-  int layer = 0;              // index into the history group
-  int heads = 0;              // query heads, a multiple of kv_heads
+  int layer = 0;  // index into the history group
+  int heads = 0;  // query heads, a multiple of kv_heads
   int kv_heads = 0;
-  int head_dim = 0;           // even
-  float scale = 0.0F;         // multiplies q . k
+  int head_dim = 0;    // even
+  float scale = 0.0F;  // multiplies q . k
   RopeStyle rope_style = RopeStyle::kHalves;
-  int rope_dim = 0;           // first rope_dim elements of a head are rotated
+  int rope_dim = 0;                 // first rope_dim elements of a head are rotated
   const float* inv_freq = nullptr;  // [rope_dim / 2], host memory, scaling already applied
   float rope_factor = 1.0F;         // multiplies cos and sin (YaRN attention factor)
   const Weight* q_norm = nullptr;   // per-head RMSNorm before rope (Qwen3), or nullptr
@@ -83,20 +83,20 @@ struct AttentionSpec {
 
 // Softmax top-k router and its experts; adds the result to `out`.
 struct MoeArgs {
-  const Activation* input = nullptr;   // prepared for router, gate and up
+  const Activation* input = nullptr;  // prepared for router, gate and up
   int rows = 0;
-  const Weight* router = nullptr;      // [experts, hidden]
-  const Weight* gate = nullptr;        // experts [E, inter, hidden]
+  const Weight* router = nullptr;  // [experts, hidden]
+  const Weight* gate = nullptr;    // experts [E, inter, hidden]
   const Weight* up = nullptr;
-  const Weight* down = nullptr;        // experts [E, hidden, inter]
+  const Weight* down = nullptr;  // experts [E, hidden, inter]
   int top_k = 0;
-  bool normalize_top_k = true;         // weights of the chosen experts sum to one
-  float* out = nullptr;                // [rows, hidden], added to
+  bool normalize_top_k = true;  // weights of the chosen experts sum to one
+  float* out = nullptr;         // [rows, hidden], added to
 };
 
 struct BackendInfo {
-  std::string name;          // "cpu"
-  std::string isa;           // "scalar", "avx2", "avx512", "amx"
+  std::string name;  // "cpu"
+  std::string isa;   // "scalar", "avx2", "avx512", "amx"
   int threads = 1;
 };
 
@@ -154,10 +154,10 @@ class Backend {
 };
 
 struct BackendOptions {
-  std::string device = "auto";      // auto | cpu
-  int threads = 0;                  // 0: one per available core
+  std::string device = "auto";  // auto | cpu
+  int threads = 0;              // 0: one per available core
   ComputeDtype dtype = ComputeDtype::kAuto;
-  std::string cpu_isa;              // "", scalar, avx2, avx512, amx (DEEPINFER_CPU_ISA)
+  std::string cpu_isa;  // "", scalar, avx2, avx512, amx (DEEPINFER_CPU_ISA)
 };
 
 // The explicit table of devices. Errors name what was asked and what this machine has.
