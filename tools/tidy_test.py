@@ -107,7 +107,8 @@ class TidyTest(unittest.TestCase):
 
     def test_function_forms(self):
         long_forms = {
-            'member': 'namespace a {\nclass B : public C {\n public:\n' + self.function(71) + '};\n}\n',
+            'member': ('namespace a {\nclass B : public C {\n public:\n' + self.function(71) +
+                       '};\n}\n'),
             'constructor': self.function(71, 'B::B(int x) : a_(x), b_(2)'),
             'template': 'template <typename T, class U>\n' + self.function(70, 'T F(U x) const'),
             'operator': self.function(71, 'bool B::operator==(const B& b) const'),
@@ -137,8 +138,9 @@ class TidyTest(unittest.TestCase):
         self.assert_clean({'tests/golden/data/x.txt': 'a \n\tb'})
 
     def test_named_paths(self):
-        table = ''.join(f'| {line.split()[0]} | `{line.split()[1][:-1]}` | {line.split(": ")[1]} |\n'
-                        for line in LAYERS.splitlines())
+        rows = [(line.split()[0], line.split()[1][:-1], line.split(': ')[1])
+                for line in LAYERS.splitlines()]
+        table = ''.join(f'| {rank} | `{folder}` | {text} |\n' for rank, folder, text in rows)
         self.assert_clean({'ARCHITECTURE.md': table + '`src/text/a.cc` `src/<x>/y.cc` `a/b`\n'})
         self.assert_problem({'ARCHITECTURE.md': table + '`src/text/a.{cc,h}`\n'},
                             'ARCHITECTURE.md', 5, 'src/text/a.h')

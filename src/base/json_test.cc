@@ -23,8 +23,8 @@ std::string ErrorOf(std::string_view text, const JsonLimits& limits = {}) {
 }
 
 TEST(Json, KeepsMemberOrderAndNumberText) {
-  const std::string text =
-      R"({"z":1,"a":[1.50,-0,1e2,18446744073709551616,-9223372036854775808],"m":{"b":null,"a":true}})";
+  const std::string text = R"({"z":1,"a":[1.50,-0,1e2,18446744073709551616,-9223372036854775808],)"
+                           R"("m":{"b":null,"a":true}})";
   EXPECT_EQ(Parsed(text).Dump(), text);
 }
 
