@@ -4,11 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <map>
-#include <set>
-#include <sstream>
 
 #include "apps/commands.h"
 #include "apps/config_file.h"

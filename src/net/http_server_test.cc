@@ -210,13 +210,10 @@ struct Hostile {
   int status;
 };
 
-TEST_F(HttpServerTest, HostileRequestsGetTheRightStatus) {
-  HttpServerConfig config;
-  config.header_bytes_max = 4096;
-  config.body_bytes_max = 1000;
-  StartServer(config);
+// For header_bytes_max 4096 and body_bytes_max 1000.
+std::vector<Hostile> HostileCases() {
   const std::string host = "Host: a\r\n";
-  const std::vector<Hostile> cases = {
+  return {
       {"not HTTP", "hello\r\n\r\n", 400},
       {"TLS hello", std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 15), 400},
       {"no host", "GET /echo HTTP/1.1\r\n\r\n", 400},
@@ -270,7 +267,14 @@ TEST_F(HttpServerTest, HostileRequestsGetTheRightStatus) {
       {"fragment", "GET /echo#x HTTP/1.1\r\n" + host + "\r\n", 400},
       {"other expectation", "GET /echo HTTP/1.1\r\n" + host + "Expect: tea\r\n\r\n", 417},
   };
-  for (const Hostile& hostile : cases) {
+}
+
+TEST_F(HttpServerTest, HostileRequestsGetTheRightStatus) {
+  HttpServerConfig config;
+  config.header_bytes_max = 4096;
+  config.body_bytes_max = 1000;
+  StartServer(config);
+  for (const Hostile& hostile : HostileCases()) {
     RawClient client(server_->port());
     client.Send(hostile.bytes);
     const std::string answer = client.ReadResponse();

@@ -1,0 +1,54 @@
+// Configuration of `deepinfer serve` beyond the engine: fields carry the names of vLLM's flags.
+// A plain value, parsed once in apps/ and handed to Server.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "deepinfer/config.h"
+
+namespace deepinfer {
+
+struct ServerConfig {
+  std::string model;  // a model directory or file
+  EngineConfig engine;
+
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  // Any of these opens every route; empty: no key is asked for. Without a key only /health,
+  // /ping and /metrics answer when keys are set.
+  std::vector<std::string> api_keys;
+  // Names that requests may give as `model`; the first is reported. Empty: the model's path.
+  std::vector<std::string> served_model_names;
+  // Jinja file that replaces the checkpoint's chat template; empty: keep it.
+  std::string chat_template_file;
+
+  // HTTP limits.
+  int http_threads = 1;                        // event-driven I/O threads
+  int max_connections = 10'000;                // more are refused with 503
+  int max_concurrent_requests = 4'096;         // more are refused with 503
+  int64_t max_header_bytes = 64 << 10;         // 431
+  int64_t max_body_bytes = 64 << 20;           // 413
+  int64_t max_body_bytes_in_flight = 1 << 30;  // all requests together, 503
+  int64_t header_timeout_ms = 15'000;          // 408
+  int64_t body_timeout_ms = 120'000;           // 408
+  int64_t idle_timeout_ms = 75'000;            // between requests of a connection
+  int64_t write_timeout_ms = 60'000;           // a client that reads nothing for so long is cut
+  int64_t sse_ping_interval_ms = 15'000;       // silence before a keep-alive comment
+  int64_t max_stream_buffer_bytes = 4 << 20;   // unread bytes of one answer before it is cut
+  std::vector<std::string> allowed_origins;    // CORS; empty: none
+
+  // Threads that parse, render and tokenise requests; 0: by the number of cores.
+  int prep_threads = 0;
+  // Requests that may wait for such a thread; more are refused with 503.
+  int64_t max_num_queued_preps = 4'096;
+  // Longest time a request may take from its arrival to its end; 0: no limit. 504 or a cut stream.
+  int64_t request_timeout_ms = 0;
+  // Work that waits so long without a finished step makes /health answer 503.
+  int64_t watchdog_timeout_ms = 60'000;
+  // After SIGTERM, how long running requests may go on before they are cancelled.
+  int64_t shutdown_timeout_ms = 30'000;
+};
+
+}  // namespace deepinfer
