@@ -90,6 +90,13 @@ void RenderEngine(const MetricsSnapshot& snapshot, MetricsWriter* out) {
   out->Counter("vllm:num_preemptions", "Sequences put back because KV blocks ran out.",
                count(stats.preemptions));
   out->Counter("vllm:prompt_tokens", "Prompt tokens processed.", count(stats.prompt_tokens));
+  out->Family("vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by origin.");
+  out->Sample("vllm:prompt_tokens_by_source_total", {{"source", "local_compute"}},
+              count(stats.prompt_tokens - stats.prefix_cache_hits));
+  out->Sample("vllm:prompt_tokens_by_source_total", {{"source", "local_cache_hit"}},
+              count(stats.prefix_cache_hits));
+  out->Counter("vllm:prompt_tokens_cached", "Prompt tokens taken from the prefix cache.",
+               count(stats.prefix_cache_hits));
   out->Counter("vllm:generation_tokens", "Tokens generated.", count(stats.generation_tokens));
   out->Family("vllm:request_success_total", "counter", "Finished samples by reason.");
   const std::pair<std::string_view, int64_t> reasons[] = {{"stop", stats.requests_stopped},
