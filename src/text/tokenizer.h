@@ -14,6 +14,8 @@
 
 namespace deepinfer {
 
+class DecodePlan;
+
 // A byte range [begin, end) of a prompt in which special tokens are recognised.
 struct TrustedSpan {
   size_t begin = 0;
@@ -21,15 +23,17 @@ struct TrustedSpan {
 };
 
 struct EncodeOptions {
-  bool add_special_tokens = true;    // the post-processor's prefix and suffix
-  // Added tokens flagged special are recognised only inside these spans when `spans_only` is set;
-  // otherwise everywhere.
+  bool add_special_tokens = true;  // the post-processor's prefix and suffix
+  // With `spans_only`, control tokens (flagged special, or spelled like markup: <think>, [INST])
+  // are recognised only where one span holds them entirely; otherwise everywhere. Spans are
+  // sorted and disjoint. Other added tokens are plain vocabulary and always recognised.
   bool spans_only = false;
   std::span<const TrustedSpan> spans;
 };
 
 class Tokenizer {
  public:
+  // Errors name the offending entry. The merge list is not kept.
   static Result<std::unique_ptr<Tokenizer>> Create(TokenizerSpec spec);
   ~Tokenizer();
 
@@ -38,7 +42,7 @@ class Tokenizer {
   // Whole-text decode; unknown ids add nothing.
   std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
-  int vocab_size() const;                    // ids are 0 .. vocab_size()-1
+  int vocab_size() const;  // ids are 0 .. vocab_size()-1
   bool IsSpecial(TokenId id) const;
   // The vocabulary entry ("Ġhello", "<0x0A>"), empty when out of range.
   const std::string& Piece(TokenId id) const;
@@ -48,7 +52,8 @@ class Tokenizer {
   TokenId Find(std::string_view piece) const;
   TokenId bos_id() const;
   TokenId eos_id() const;
-  const TokenizerSpec& spec() const;
+  const TokenizerSpec& spec() const;  // without its merges
+  const DecodePlan& decode_plan() const;
 
  private:
   struct Impl;
