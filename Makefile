@@ -4,6 +4,7 @@ BUILD = build/$(PRESET)
 JOBS ?= $(shell nproc)
 SECONDS_EACH = $(or $(SECONDS),600)
 FUZZ_SECONDS ?= 20
+SANITIZER ?= sanitize
 SOURCES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h'
 
 .PHONY: all configure demo test bench fuzz fuzzers sanitize format lint clean help
@@ -33,11 +34,11 @@ fuzzers:
 fuzz: fuzzers ## run every fuzzer, SECONDS=600 each
 	tools/fuzz --seconds $(SECONDS_EACH) --jobs $(JOBS) $(NAMES)
 
-sanitize: ## the suite under address and undefined behaviour sanitizers
+sanitize: ## the suite under sanitizers: address and undefined behaviour, or SANITIZER=thread
 	@tools/setup build
-	@cmake --preset sanitize >/dev/null
-	cmake --build build/sanitize -j $(JOBS)
-	ctest --test-dir build/sanitize -j $(JOBS) --output-on-failure
+	@cmake --preset $(SANITIZER) >/dev/null
+	cmake --build build/$(SANITIZER) -j $(JOBS)
+	ctest --test-dir build/$(SANITIZER) -j $(JOBS) --output-on-failure
 
 bench: configure ## the operator benchmarks
 	cmake --build $(BUILD) -j $(JOBS) --target benches
@@ -54,7 +55,7 @@ lint: configure ## format, tidy and clang-tidy, without changing anything
 	$(SOURCES) | grep '\.cc$$' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
 
 clean: ## remove the build directories of the presets
-	rm -rf build/cpu build/debug build/sanitize build/fuzz
+	rm -rf build/cpu build/debug build/sanitize build/thread build/fuzz
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
