@@ -47,17 +47,12 @@ Result<std::unique_ptr<LoadedModel>> OpenModel(const LoadOptions& options) {
       options.chat_template.empty() ? checkpoint->chat_template() : options.chat_template;
 
   // The tokenizer needs no weight and the weights need no tokenizer: built side by side.
-  std::promise<TextParts> promise;
-  std::future<TextParts> text = promise.get_future();
-  auto build = [promise = std::move(promise), spec = std::move(spec),
-                source = std::move(source)]() mutable {
-    promise.set_value(BuildText(std::move(spec), source));
+  auto build = [spec = std::move(spec), source = std::move(source)]() mutable {
+    return BuildText(std::move(spec), source);
   };
-  if (options.tasks != nullptr) {
-    DI_TRY(options.tasks->Submit(std::move(build)));
-  } else {
-    build();
-  }
+  std::future<TextParts> text = options.tasks != nullptr
+                                    ? options.tasks->Async(std::move(build))
+                                    : std::async(std::launch::deferred, std::move(build));
 
   auto loaded = std::make_unique<LoadedModel>();
   Status weights;
@@ -73,7 +68,7 @@ Result<std::unique_ptr<LoadedModel>> OpenModel(const LoadOptions& options) {
       loaded->model = std::move(model).value();
     }
   }
-  TextParts parts = text.get();  // before any return: the task reads what this frame owns
+  TextParts parts = text.get();
   DI_TRY(std::move(weights));
   DI_TRY(std::move(parts.status));
   loaded->tokenizer = std::move(parts.tokenizer);
