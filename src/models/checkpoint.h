@@ -15,6 +15,8 @@
 
 namespace deepinfer {
 
+class GgufMetadata;
+
 enum class TensorRole : uint8_t {
   kTokenEmbedding,
   kOutputNorm,
@@ -49,6 +51,14 @@ enum class CheckpointFormat { kSafetensors, kGguf };
 // kExpert*: the stacked GGUF tensor, or the HF tensor of `expert`.
 std::string TensorName(CheckpointFormat format, TensorRole role, int layer, int expert = 0);
 
+// The shape that `config` gives a role: of one expert for kExpert*. Empty when a model of this
+// configuration has no such tensor in that layer.
+std::vector<int64_t> ExpectedShape(const ModelConfig& config, TensorRole role, int layer);
+
+inline constexpr int kNumTensorRoles = static_cast<int>(TensorRole::kExpertDown) + 1;
+constexpr bool IsLayerRole(TensorRole role) { return role > TensorRole::kOutput; }
+constexpr bool IsExpertRole(TensorRole role) { return role >= TensorRole::kExpertGate; }
+
 class Checkpoint {
  public:
   // `path`: a directory (config.json and safetensors, or one GGUF model, possibly split), a .gguf
@@ -74,6 +84,9 @@ class Checkpoint {
   Result<TokenizerSpec> TakeTokenizer();
   // Jinja source; empty when the checkpoint has none.
   const std::string& chat_template() const;
+
+  // Of a GGUF checkpoint; nullptr for safetensors.
+  const GgufMetadata* gguf_metadata() const;
 
   int64_t parameters() const;  // elements of all weights
   DType main_dtype() const;    // the type of most weight bytes

@@ -86,15 +86,17 @@ struct ModelConfig {
 // `generation` is generation_config.json, or nullptr. Errors name the key and its value; an unknown
 // architecture is refused by name with the known ones.
 Result<ModelConfig> ConfigFromHf(const Json& config, const Json* generation);
-// `vocab` and `has_head` (a tensor output.weight) come from the tensors; `rope_factors` is
-// rope_freqs.weight [rope dim / 2] or empty.
+// What GGUF metadata leaves to the tensors.
 struct GgufTensorFacts {
-  int64_t vocab = 0;
-  bool has_head = false;
+  int64_t vocab = 0;      // rows of token_embd.weight
+  bool has_head = false;  // output.weight exists
   bool has_qkv_bias = false;
   bool has_output_bias = false;
-  std::span<const float> rope_factors;
+  std::vector<uint8_t> sparse_layer;    // [layers] 1 where the layer has a router
+  std::span<const float> rope_factors;  // rope_freqs.weight [rope dim / 2], or empty
 };
+// block_count, checked: needed before the facts can be gathered.
+Result<int> GgufLayerCount(const GgufMetadata& metadata);
 Result<ModelConfig> ConfigFromGguf(const GgufMetadata& metadata, const GgufTensorFacts& facts);
 
 // Fills rope.inv_freq and rope.attention_factor from the other fields. `factors` (may be empty)
