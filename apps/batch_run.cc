@@ -1,0 +1,253 @@
+#include "apps/batch_run.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "apps/batch_file.h"
+#include "apps/bench_stats.h"
+#include "apps/progress.h"
+#include "base/bounded_queue.h"
+
+namespace deepinfer {
+namespace {
+
+// Requests in flight: enough to keep every slot of the engine busy while lines are prepared.
+constexpr int kWindowPerSlot = 4;
+
+const char* FinishName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+    case FinishReason::kNone:
+      break;
+  }
+  return "";
+}
+
+struct Sample {
+  std::string text;
+  std::vector<TokenId> ids;
+  std::vector<TokenLogprob> logprobs;
+  FinishReason finish = FinishReason::kNone;
+};
+
+Json LogprobJson(const TokenLogprob& logprob) {
+  Json out = Json::Object();
+  out.Set("token_id", Json::Int(logprob.id));
+  out.Set("logprob", Json::Double(static_cast<double>(logprob.logprob)));
+  out.Set("rank", Json::Int(logprob.rank));
+  Json& top = out.Set("top", Json::Array());
+  for (const auto& [id, value] : logprob.top) {
+    Json& pair = top.Push(Json::Array());
+    pair.Push(Json::Int(id));
+    pair.Push(Json::Double(static_cast<double>(value)));
+  }
+  return out;
+}
+
+void SetSample(Json* out, const Sample& sample) {
+  out->Set("text", Json::String(sample.text));
+  Json& ids = out->Set("token_ids", Json::Array());
+  for (TokenId id : sample.ids) ids.Push(Json::Int(id));
+  out->Set("finish_reason", Json::String(FinishName(sample.finish)));
+  if (!sample.logprobs.empty()) {
+    Json& list = out->Set("logprobs", Json::Array());
+    for (const TokenLogprob& logprob : sample.logprobs) list.Push(LogprobJson(logprob));
+  }
+}
+
+// Everything about one line in flight. Filled on the engine thread, handed over once it is done.
+class LineSink final : public OutputSink {
+ public:
+  LineSink(BatchLine line, BoundedQueue<LineSink*>* done) : line_(std::move(line)), done_(done) {}
+
+  void OnOutput(OutputDelta delta) override {
+    const auto i = static_cast<size_t>(delta.sample);
+    if (samples_.size() <= i) samples_.resize(i + 1);
+    Sample& sample = samples_[i];
+    sample.text += delta.text;
+    sample.ids.insert(sample.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    for (TokenLogprob& logprob : delta.logprobs) sample.logprobs.push_back(std::move(logprob));
+    for (auto& logprob : delta.prompt_logprobs) prompt_logprobs_.push_back(std::move(logprob));
+    if (delta.finish != FinishReason::kNone) {
+      sample.finish = delta.finish;
+      usage.prompt_tokens = delta.usage.prompt_tokens;
+      usage.cached_tokens = delta.usage.cached_tokens;
+      usage.completion_tokens += delta.usage.completion_tokens;
+    }
+    if (delta.finish == FinishReason::kError) {
+      status = Status(static_cast<StatusCode>(delta.error_code), delta.error);
+    }
+    if (delta.last) (void)done_->Push(this);
+  }
+
+  int64_t index() const { return line_.index; }
+  BatchLine& line() { return line_; }
+  std::string Format() const;
+
+  Usage usage;
+  Status status;
+
+ private:
+  BatchLine line_;
+  BoundedQueue<LineSink*>* done_;
+  std::vector<Sample> samples_;
+  std::vector<std::optional<TokenLogprob>> prompt_logprobs_;
+};
+
+std::string LineSink::Format() const {
+  Json out = Json::Object();
+  out.Set("index", Json::Int(line_.index));
+  out.Set("id", line_.id);
+  if (!status.ok()) {
+    out.Set("text", Json());
+    out.Set("token_ids", Json::Array());
+    out.Set("finish_reason", Json::String("error"));
+    out.Set("error", ErrorField(status));
+    return out.Dump();
+  }
+  SetSample(&out, samples_.front());
+  Json& use = out.Set("usage", Json::Object());
+  use.Set("prompt_tokens", Json::Int(usage.prompt_tokens));
+  use.Set("completion_tokens", Json::Int(usage.completion_tokens));
+  use.Set("cached_tokens", Json::Int(usage.cached_tokens));
+  if (samples_.size() > 1) {
+    Json& list = out.Set("samples", Json::Array());
+    for (const Sample& sample : samples_) SetSample(&list.Push(Json::Object()), sample);
+  }
+  if (!prompt_logprobs_.empty()) {
+    Json& list = out.Set("prompt_logprobs", Json::Array());
+    for (const auto& logprob : prompt_logprobs_) {
+      list.Push(logprob.has_value() ? LogprobJson(*logprob) : Json());
+    }
+  }
+  return out.Dump();
+}
+
+Result<Request> BuildLine(const RequestBuilder& builder, const BatchLine& line) {
+  if (!line.status.ok()) return line.status;
+  if (line.text.has_value()) return builder.FromText(*line.text, line.params);
+  if (!line.ids.empty()) return builder.FromIds(line.ids, line.params);
+  return builder.FromMessages(line.messages, line.params);
+}
+
+// Lines of a regular file, for the progress bar; 0 when it cannot be told.
+int64_t CountLines(const std::string& path) {
+  struct stat info {};
+  if (path == "-" || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return 0;
+  std::FILE* file = std::fopen(path.c_str(), "rbe");
+  if (file == nullptr) return 0;
+  int64_t lines = 0;
+  std::vector<char> buffer(size_t{1} << 20);
+  for (size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), file)) > 0;) {
+    lines += std::count(buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(n), '\n');
+  }
+  std::fclose(file);
+  return lines;
+}
+
+class Job {
+ public:
+  Job(Engine* engine, const RequestBuilder& builder, BatchWriter* writer, Progress* progress)
+      : engine_(engine),
+        builder_(builder),
+        writer_(writer),
+        progress_(progress),
+        window_(static_cast<size_t>(engine->limits().max_num_seqs) * kWindowPerSlot),
+        done_(window_ + 1) {}
+
+  Status Run(BatchReader* reader) {
+    Status status = Feed(reader);
+    while (open_ > 0) {  // also after an error: the sinks must outlive their requests
+      Status took = TakeDone();
+      if (status.ok()) status = std::move(took);
+    }
+    return status;
+  }
+  BatchTotals totals;
+
+ private:
+  Status Feed(BatchReader* reader) {
+    while (true) {
+      DI_ASSIGN(std::optional<BatchLine> line, reader->Next());
+      if (!line.has_value()) return {};
+      while (open_ >= window_) DI_TRY(TakeDone());
+      DI_TRY(Start(*std::move(line)));
+    }
+  }
+
+  Status Start(BatchLine line) {
+    auto sink = std::make_unique<LineSink>(std::move(line), &done_);
+    Result<Request> request = BuildLine(builder_, sink->line());
+    if (request.ok()) {
+      Result<RequestId> id = engine_->Submit(std::move(request).value(), sink.get());
+      if (id.ok()) {
+        ++open_;
+        (void)sink.release();  // comes back through done_
+        return {};
+      }
+      sink->status = id.status();
+    } else {
+      sink->status = request.status();
+    }
+    return Write(*sink);
+  }
+
+  Status TakeDone() {
+    const std::unique_ptr<LineSink> sink(*done_.Pop());
+    --open_;
+    return Write(*sink);
+  }
+
+  Status Write(const LineSink& sink) {
+    ++totals.lines;
+    totals.failed += sink.status.ok() ? 0 : 1;
+    totals.prompt_tokens += sink.usage.prompt_tokens;
+    totals.completion_tokens += sink.usage.completion_tokens;
+    DI_TRY(writer_->Put(sink.index(), sink.Format()));
+    progress_->Update(totals.resumed + totals.lines,
+                      totals.prompt_tokens + totals.completion_tokens);
+    return {};
+  }
+
+  Engine* engine_;
+  const RequestBuilder& builder_;
+  BatchWriter* writer_;
+  Progress* progress_;
+  const size_t window_;
+  BoundedQueue<LineSink*> done_;
+  size_t open_ = 0;
+};
+
+}  // namespace
+
+Result<BatchTotals> RunBatch(const BatchJob& job, Engine* engine, const RequestBuilder& builder) {
+  const double begin = NowSeconds();
+  DI_ASSIGN(const std::unique_ptr<BatchReader> reader, BatchReader::Open(job.input));
+  BatchWriter::Options options;
+  options.path = job.output;
+  options.existing = job.existing == BatchJob::Existing::kResume
+                         ? BatchWriter::Options::Existing::kResume
+                         : BatchWriter::Options::Existing::kRefuse;
+  DI_ASSIGN(const std::unique_ptr<BatchWriter> writer, BatchWriter::Open(options));
+  DI_TRY(reader->Skip(writer->first_index()));
+  Progress progress("lines", CountLines(job.input));
+  Job run(engine, builder, writer.get(), &progress);
+  run.totals.resumed = writer->first_index();
+  progress.Update(run.totals.resumed, 0);
+  DI_TRY(run.Run(reader.get()));
+  DI_TRY(writer->Close());
+  run.totals.seconds = NowSeconds() - begin;
+  return run.totals;
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,10 @@
+// The benchmarks behind `deepinfer bench`; argv[0] is the benchmark's name.
+#pragma once
+
+namespace deepinfer {
+
+int RunBenchLatency(int argc, char** argv);
+int RunBenchThroughput(int argc, char** argv);
+int RunBenchServe(int argc, char** argv);
+
+}  // namespace deepinfer
