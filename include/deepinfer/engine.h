@@ -71,6 +71,8 @@ struct EngineParts;  // src/engine/engine_parts.h
 
 class Engine {
  public:
+  // Ranges of the fields alone, without a model. Errors name the field.
+  static Status CheckConfig(const EngineConfig& config);
   static Result<std::unique_ptr<Engine>> Create(const EngineConfig& config, EngineParts parts);
   // Ends what is unfinished as kCancelled, then returns.
   ~Engine();

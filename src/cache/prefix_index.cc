@@ -113,6 +113,12 @@ PrefixIndex::Match PrefixIndex::Insert(const PrefixNode& parent, std::span<const
   return {block, {entry.serial, hash, -1}};
 }
 
+PrefixNode PrefixIndex::NodeOf(int32_t block) const {
+  const Entry& entry = entries_[static_cast<size_t>(block)];
+  DI_CHECK(entry.serial != 0, "block {} has no entry", block);
+  return {entry.serial, entry.hash, -1};
+}
+
 void PrefixIndex::Erase(int32_t block) {
   Entry& entry = entries_[static_cast<size_t>(block)];
   DI_CHECK(entry.serial != 0, "block {} has no entry", block);

@@ -47,6 +47,8 @@ class PrefixIndex {
   // Adds `block` after `parent`. When an equal entry exists that one is returned and nothing
   // changes; block -1 when the entry cannot be kept (another entry has the same hash).
   Match Insert(const PrefixNode& parent, std::span<const TokenId> tokens, int32_t block);
+  // The chain point at the end of `block`, which has an entry.
+  PrefixNode NodeOf(int32_t block) const;
   // Removes the entry of `block`. Entries after it can no longer be reached.
   void Erase(int32_t block);
 

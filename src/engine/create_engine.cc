@@ -1,0 +1,63 @@
+#include "engine/create_engine.h"
+
+#include <utility>
+
+#include "base/topology.h"
+#include "engine/engine_parts.h"
+#include "engine/memory_plan.h"
+
+namespace deepinfer {
+
+SchedulerConfig SchedulerConfigOf(const EngineConfig& config, const EngineLimits& limits,
+                                  std::vector<TokenId> eos_ids) {
+  SchedulerConfig scheduler;
+  scheduler.max_num_seqs = config.max_num_seqs;
+  scheduler.max_num_batched_tokens = config.max_num_batched_tokens;
+  scheduler.long_prefill_token_threshold = config.long_prefill_token_threshold;
+  scheduler.prefill_max_sum_seqlen_k = config.prefill_max_sum_seqlen_k;
+  scheduler.prefill_delay_steps_max = config.prefill_delay_steps_max;
+  scheduler.max_model_len = limits.max_model_len;
+  scheduler.block_tokens = limits.block_size;
+  scheduler.num_blocks = static_cast<int32_t>(limits.num_kv_blocks);
+  scheduler.watermark = config.kv_cache_watermark;
+  scheduler.prefix_caching = config.enable_prefix_caching;
+  scheduler.eos_ids = std::move(eos_ids);
+  return scheduler;
+}
+
+Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, LoadedModel* model,
+                                             const RunnerTestMode& test) {
+  return CreateEngine(config, model->model.get(), model->backend.get(), model->tokenizer.get(),
+                      test);
+}
+
+Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* model,
+                                             Backend* backend, const Tokenizer* tokenizer,
+                                             const RunnerTestMode& test) {
+  DI_TRY(Engine::CheckConfig(config));
+  const ModelInfo& info = model->info();
+  DI_ASSIGN(const CacheLayout layout, LayoutInBlocks(model->cache_layout(), config.block_size));
+  DI_ASSIGN(const MemoryPlan plan,
+            PlanMemory(config, layout, info.context_max, ReadTopology().memory_available_bytes));
+  EngineParts parts;
+  parts.limits = {.vocab = info.vocab,
+                  .max_model_len = plan.max_model_len,
+                  .max_num_seqs = config.max_num_seqs,
+                  .block_size = config.block_size,
+                  .num_kv_blocks = plan.num_blocks,
+                  .kv_cache_bytes = plan.kv_bytes,
+                  .max_logprobs = config.max_logprobs};
+  parts.scheduler = SchedulerConfigOf(config, parts.limits, info.eos_ids);
+  parts.tokenizer = tokenizer;
+  DI_ASSIGN(parts.runner,
+            ModelRunner::Create(model, backend,
+                                {.num_slots = config.max_num_seqs,
+                                 .max_num_batched_tokens = config.max_num_batched_tokens,
+                                 .max_model_len = plan.max_model_len,
+                                 .block_tokens = config.block_size,
+                                 .num_blocks = static_cast<int32_t>(plan.num_blocks),
+                                 .test = test}));
+  return Engine::Create(config, std::move(parts));
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,135 @@
+// Executes plans on a model: keeps row state on the device, gathers the arrays of a step from it,
+// runs forward, head and sampling. Owned by the engine; owns the one runner thread, on which the
+// model, the backend and everything below "runner thread" is used. Both must outlive it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/bounded_queue.h"
+#include "base/rng.h"
+#include "deepinfer/status.h"
+#include "engine/sampler.h"
+#include "engine/step_runner.h"
+#include "models/model.h"
+
+namespace deepinfer {
+
+// Makes what must not matter vary: proves that a step depends on device state and on what was
+// launched and fed, in that order, and on nothing that the host happens to hold.
+struct RunnerTestMode {
+  int delay_us_max = 0;      // random waits before the stages of a step
+  bool poison_host = false;  // counters of the plan that only the host needs become garbage,
+                             // step arrays and logits too as soon as they were used
+  uint64_t seed = 1;
+};
+
+struct ModelRunnerOptions {
+  int num_slots = 1;
+  int max_num_batched_tokens = 1;
+  int max_model_len = 1;
+  int block_tokens = 16;
+  int32_t num_blocks = 1;
+  RunnerTestMode test;
+};
+
+class ModelRunner final : public StepRunner {
+ public:
+  // Reserves the KV pool and starts the thread. Errors: not enough address space.
+  static Result<std::unique_ptr<ModelRunner>> Create(Model* model, Backend* backend,
+                                                     const ModelRunnerOptions& options);
+  ~ModelRunner() override;
+
+  Ticket Launch(const StepPlan& plan) override;
+  void Feed(Ticket ticket, const LateInputs& late) override;
+  const StepResult& Collect(Ticket ticket) override;
+
+ private:
+  // Device state of a row slot; outlives the steps that use it.
+  struct RowState {
+    int64_t sequence = 0;
+    int32_t length = 0;      // positions in the cache
+    int32_t last_token = 0;  // sampled last
+    int32_t num_blocks = 0;
+    bool bad_token = false;  // last_token cannot be trusted
+    const Request* request = nullptr;
+    std::unique_ptr<RowSampler> sampler;
+  };
+  // A row of hidden states that needs logits.
+  struct HeadRow {
+    int32_t hidden = 0;
+    int plan_row = 0;
+    int position = 0;      // of the token that the logits predict
+    TokenId target = -1;   // >= 0: log-probability of this prompt token; else sample
+    TokenLogprob logprob;  // of the target
+    SampledToken sampled;
+  };
+  struct Launched {
+    Ticket ticket = 0;
+    const StepPlan* plan = nullptr;
+  };
+
+  ModelRunner(Model* model, Backend* backend, const ModelRunnerOptions& options);
+  Status Reserve();
+
+  // Runner thread.
+  void Loop();
+  void RunStep(const StepPlan& plan, StepResult* result);
+  void ApplySetups(const StepPlan& plan);
+  void CopyBlocks(const StepPlan& plan, const StepInput& input);
+  StepInput GatherInputs(const StepPlan& plan, StepResult* result);
+  void GatherRow(const StepPlan& plan, size_t index, int32_t query_start, RowResult* result);
+  void ListHeadRows(const StepPlan& plan, const LateInputs& late, const StepResult& result);
+  void RunHead(const StepPlan& plan, const float* hidden);
+  void RunHeadRow(const StepPlan& plan, HeadRow* row, float* logits);
+  void Finish(const StepPlan& plan, StepResult* result);
+  void Delay();
+  void PoisonPlan(StepPlan* plan) const;
+  void PoisonArrays();
+
+  Model* const model_;
+  Backend* const backend_;
+  const ModelRunnerOptions options_;
+  CacheLayout layout_;  // the model's, with the engine's block size
+  const int vocab_;
+  const int blocks_per_row_;
+  int head_rows_max_ = 1;
+
+  // Device memory.
+  Backend::Buffer cache_blocks_;
+  Backend::Buffer cache_slots_;
+  Backend::Buffer arrays_;
+  Backend::Buffer block_tables_;  // [num_slots, blocks_per_row] of the row states
+  Backend::Buffer step_tables_;   // [num_slots, blocks of the longest row] of a step
+  Backend::Buffer logits_;        // [head_rows_max, vocab]
+  int32_t* token_ = nullptr;
+  int32_t* position_ = nullptr;
+  int32_t* token_row_ = nullptr;
+  int32_t* query_start_ = nullptr;
+  int32_t* kv_len_ = nullptr;
+  int32_t* slot_ = nullptr;
+  int32_t* row_index_ = nullptr;  // [head_rows_max]
+  TokenKind* kind_ = nullptr;
+  size_t arrays_bytes_ = 0;
+
+  // Runner thread.
+  std::vector<RowState> rows_;
+  std::vector<HeadRow> head_rows_;
+  std::vector<uint8_t> ended_;  // by plan row
+  StepPlan poisoned_plan_;
+  uint32_t delays_ = 0;
+
+  std::array<StepResult, 3> results_;
+  BoundedQueue<Launched> launched_;
+  BoundedQueue<LateInputs> fed_;
+  BoundedQueue<Ticket> done_;
+  Ticket next_ticket_ = 1;  // engine thread
+  std::thread thread_;
+};
+
+}  // namespace deepinfer

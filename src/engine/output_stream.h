@@ -1,0 +1,38 @@
+// The text side of one sample: ids to text, stop strings, what may be shown already.
+// Owned by a Sequence; advances only when a step is applied, on the engine thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "deepinfer/request.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace deepinfer {
+
+class OutputStream {
+ public:
+  // `tokenizer` nullptr or sampling.detokenize false: ids only. Both must outlive this object.
+  OutputStream(const Tokenizer* tokenizer, const SamplingParams& sampling);
+
+  // Takes the next token of the sample. `ends_sample`: it is an EOS or stop id, whose text is not
+  // shown unless include_stop_str_in_output. Appends text to delta->text. True when a stop string
+  // ended the sample: then delta->stop_text is set.
+  bool Push(TokenId id, bool ends_sample, OutputDelta* delta);
+  // The sample ends without a stop string: appends what was held back.
+  void Finish(OutputDelta* delta);
+
+ private:
+  // Passes `text` on as far as no stop string can begin in it; true when one is complete.
+  bool Show(const std::string& text, OutputDelta* delta);
+
+  const SamplingParams& sampling_;
+  std::optional<Detokenizer> detokenizer_;
+  std::string held_;  // may be the beginning of a stop string
+  int num_tokens_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace deepinfer

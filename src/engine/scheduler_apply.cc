@@ -1,0 +1,168 @@
+// What a step produced: tokens become final, blocks become shareable, samples end.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/scheduler.h"
+
+namespace deepinfer {
+
+const LateInputs& Scheduler::LateInputsOf(const StepPlan& plan) {
+  late_.ended_rows.clear();
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const Sequence* sequence = slots_[static_cast<size_t>(plan.rows[i].slot)];
+    if (sequence->phase == SequencePhase::kFinished) {
+      late_.ended_rows.push_back(static_cast<int32_t>(i));
+    }
+  }
+  return late_;
+}
+
+void Scheduler::Apply(const StepPlan& plan, const StepResult& result, int64_t now_us) {
+  DI_CHECK(result.rows.size() == plan.rows.size(), "{} results for {} rows", result.rows.size(),
+           plan.rows.size());
+  for (size_t i = 0; i < plan.rows.size(); ++i) ApplyRow(plan.rows[i], result.rows[i], now_us);
+  AddRelaxed(&metrics_->steps, 1);
+  metrics_->progress_us.store(now_us, std::memory_order_relaxed);
+  UpdateGauges();
+}
+
+void Scheduler::ApplyRow(const PlanRow& row, const RowResult& result, int64_t now_us) {
+  Sequence* sequence = slots_[static_cast<size_t>(row.slot)];
+  DI_CHECK(sequence != nullptr && sequence->id == row.sequence && result.sequence == row.sequence,
+           "slot {} does not hold sequence {}", row.slot, row.sequence);
+  --sequence->in_flight;
+  if (row.sample) --sequence->samples_in_flight;
+  if (sequence->copy_source >= 0) blocks_.Release(std::exchange(sequence->copy_source, -1));
+  if (sequence->phase == SequencePhase::kFinished) {
+    if (sequence->in_flight == 0) Reclaim(sequence);
+    return;
+  }
+  if (result.status != RowStatus::kOk) {
+    AddRelaxed(&metrics_->corrupted_requests, 1);
+    for (const int32_t block : sequence->blocks) blocks_.Forget(block);
+    FailSequence(sequence, StatusCode::kInternal,
+                 result.status == RowStatus::kNan
+                     ? Format("the model gave logits that are not numbers at position {}; "
+                              "the other requests are not affected",
+                              sequence->applied + row.num_tokens - 1)
+                     : "a token id outside of the vocabulary reached the model",
+                 now_us);
+    return;
+  }
+  sequence->applied += row.num_tokens;
+  if (row.prompt_logprobs) CommitPromptLogprobs(sequence, result);
+  IndexBlocks(sequence);
+  if (row.sample) {
+    if (CommitToken(sequence, result, now_us)) return;  // ended: may be gone
+  } else if (sequence->max_output == 0 && sequence->applied == sequence->num_tokens()) {
+    OutputDelta delta = NewDelta(*sequence);
+    TakePromptLogprobs(sequence, &delta);
+    Finish(sequence, FinishReason::kLength, std::move(delta), now_us);
+    return;
+  }
+  if (sequence->phase == SequencePhase::kPreempting && sequence->in_flight == 0) {
+    --preempting_;
+    RequeuePreempted(sequence);
+  }
+}
+
+void Scheduler::CommitPromptLogprobs(Sequence* sequence, const RowResult& result) {
+  if (sequence->prompt_logprobs_sent) return;
+  if (sequence->prompt_logprobs.empty()) sequence->prompt_logprobs.emplace_back(std::nullopt);
+  for (const TokenLogprob& logprob : result.prompt_logprobs) {
+    sequence->prompt_logprobs.emplace_back(logprob);
+  }
+}
+
+void Scheduler::TakePromptLogprobs(Sequence* sequence, OutputDelta* delta) {
+  if (sequence->prompt_logprobs_sent || sequence->prompt_logprobs.empty()) return;
+  delta->prompt_logprobs = std::move(sequence->prompt_logprobs);
+  sequence->prompt_logprobs.clear();
+  sequence->prompt_logprobs_sent = true;
+}
+
+// Offers the blocks that are full and computed to later requests.
+void Scheduler::IndexBlocks(Sequence* sequence) {
+  const int bt = config_.block_tokens;
+  while (sequence->index_open && (sequence->indexed_blocks + 1) * bt <= sequence->applied) {
+    const auto i = static_cast<size_t>(sequence->indexed_blocks);
+    const int32_t block = sequence->blocks[i];
+    if (blocks_.cached(block)) {
+      sequence->node = index_.NodeOf(block);
+    } else {
+      const auto tokens = std::span<const TokenId>(sequence->tokens)
+                              .subspan(i * static_cast<size_t>(bt), static_cast<size_t>(bt));
+      const PrefixIndex::Match match = index_.Insert(sequence->node, tokens, block);
+      if (match.block < 0) {
+        sequence->index_open = false;
+        return;
+      }
+      if (match.block == block) {
+        blocks_.MarkCached(block);
+      } else {
+        blocks_.Retain(match.block);
+        sequence->parents_held.push_back(match.block);
+      }
+      sequence->node = match.node;
+    }
+    ++sequence->indexed_blocks;
+  }
+}
+
+bool Scheduler::IsEos(TokenId id) const {
+  return std::find(config_.eos_ids.begin(), config_.eos_ids.end(), id) != config_.eos_ids.end();
+}
+
+// Makes a sampled token final. True when it ended the sample.
+bool Scheduler::CommitToken(Sequence* sequence, const RowResult& result, int64_t now_us) {
+  DI_CHECK(result.sampled, "sequence {} has no token", sequence->id);
+  const SamplingParams& sampling = sequence->request->request.sampling;
+  sequence->tokens.push_back(result.token);
+  AddRelaxed(&metrics_->generation_tokens, 1);
+  if (sequence->first_token_us == 0) {
+    sequence->first_token_us = now_us;
+    metrics_->time_to_first_token.Record(
+        static_cast<double>(now_us - sequence->request->arrival_us) * 1e-6);
+  } else {
+    metrics_->inter_token_latency.Record(static_cast<double>(now_us - sequence->last_token_us) *
+                                         1e-6);
+  }
+  sequence->last_token_us = now_us;
+
+  const int count = sequence->num_output();
+  const bool may_stop = count >= sampling.min_tokens;
+  const bool stop_id =
+      may_stop && std::find(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end(),
+                            result.token) != sampling.stop_token_ids.end();
+  const bool eos = may_stop && !sampling.ignore_eos && IsEos(result.token);
+  OutputDelta delta = NewDelta(*sequence);
+  TakePromptLogprobs(sequence, &delta);
+  delta.token_ids.push_back(result.token);
+  if (sampling.logprobs.has_value()) delta.logprobs.push_back(result.logprob);
+  const bool stop_text = sequence->output->Push(result.token, stop_id || eos, &delta);
+  if (stop_id) delta.stop_token = result.token;
+  if (stop_text || stop_id || eos) {
+    Finish(sequence, FinishReason::kStop, std::move(delta), now_us);
+    return true;
+  }
+  if (count >= sequence->max_output) {
+    Finish(sequence, FinishReason::kLength, std::move(delta), now_us);
+    return true;
+  }
+  sequence->request->sink->OnOutput(std::move(delta));
+  return false;
+}
+
+OutputDelta Scheduler::NewDelta(const Sequence& sequence) const {
+  OutputDelta delta;
+  delta.request = sequence.request->id;
+  delta.sample = sequence.sample;
+  delta.usage.prompt_tokens = sequence.request->prompt_len();
+  delta.usage.completion_tokens = sequence.num_output();
+  delta.usage.cached_tokens = sequence.cached_tokens;
+  return delta;
+}
+
+}  // namespace deepinfer

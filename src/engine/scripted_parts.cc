@@ -1,0 +1,32 @@
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine_parts.h"
+#include "engine/scripted_runner.h"
+
+namespace deepinfer {
+
+EngineParts ScriptedParts(const EngineConfig& config, ScriptedRunnerOptions options,
+                          const Tokenizer* tokenizer, std::vector<TokenId> eos_ids) {
+  EngineParts parts;
+  const int max_model_len = config.max_model_len > 0 ? config.max_model_len : 4096;
+  const int64_t blocks = config.num_kv_blocks > 0 ? config.num_kv_blocks
+                                                  : int64_t{config.max_num_seqs} *
+                                                        (max_model_len / config.block_size + 2);
+  parts.limits = {.vocab = options.vocab,
+                  .max_model_len = max_model_len,
+                  .max_num_seqs = config.max_num_seqs,
+                  .block_size = config.block_size,
+                  .num_kv_blocks = blocks,
+                  .kv_cache_bytes = 0,
+                  .max_logprobs = config.max_logprobs};
+  parts.scheduler = SchedulerConfigOf(config, parts.limits, std::move(eos_ids));
+  options.num_slots = config.max_num_seqs;
+  options.num_blocks = static_cast<int32_t>(blocks);
+  options.block_tokens = config.block_size;
+  parts.runner = std::make_unique<ScriptedRunner>(std::move(options));
+  parts.tokenizer = tokenizer;
+  return parts;
+}
+
+}  // namespace deepinfer

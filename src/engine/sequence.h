@@ -1,0 +1,120 @@
+// Host state of an accepted request and of its samples. Owned by the scheduler, engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cache/prefix_index.h"
+#include "deepinfer/request.h"
+#include "engine/output_stream.h"
+
+namespace deepinfer {
+
+struct RequestState;
+
+enum class SequencePhase : uint8_t {
+  kWaiting,     // in the waiting queue, holds no block and no slot
+  kRunning,     // holds a slot and blocks
+  kPreempting,  // out of further plans; back to waiting when nothing of it is in flight
+  kFinished,    // ended; blocks and slot go when nothing of it is in flight
+};
+
+// One sample. Positions count prompt and output tokens from 0.
+struct Sequence {
+  RequestState* request = nullptr;
+  int64_t id = 0;
+  SequencePhase phase = SequencePhase::kWaiting;
+  int sample = 0;
+  int slot = -1;
+  int in_flight = 0;          // launched steps not yet applied
+  int samples_in_flight = 0;  // of them, those that sample
+  bool slot_fresh = false;    // no row was planned in this slot yet
+  bool slot_sampled = false;  // the slot's device state holds the token after the last planned one
+
+  std::vector<TokenId> tokens;  // prompt and committed output; empty before the first step
+  int planned = 0;              // positions computed or in flight
+  int64_t planned_step = 0;     // of its newest row
+  int applied = 0;              // positions computed
+  int max_output = 0;           // max_tokens clamped to the context
+
+  std::vector<int32_t> blocks;  // block table
+  int blocks_sent = 0;          // of them, known to the runner
+  // Blocks of the index that equal blocks of this table and are parents of its later entries; kept
+  // so that a parent is never evicted before its children. May be dropped under pressure.
+  std::vector<int32_t> parents_held;
+  int32_t copy_source = -1;        // referenced until the step that copies it was applied
+  int blocks_coming = 0;           // while leaving with steps in flight: what will become available
+  std::optional<PrefixNode> root;  // acquired
+  PrefixNode node;                 // chain up to indexed_blocks
+  int indexed_blocks = 0;
+  bool index_open = false;  // later blocks may still go into the index
+
+  int64_t queue_position = -1;  // in the waiting queue
+  int available_wanted = 0;     // admission cannot succeed below this many available blocks
+
+  std::unique_ptr<OutputStream> output;
+  std::vector<std::optional<TokenLogprob>> prompt_logprobs;  // until delivered
+  bool prompt_logprobs_sent = false;
+  int cached_tokens = 0;
+  int preemptions = 0;
+  int64_t first_step_us = 0;
+  int64_t first_token_us = 0;
+  int64_t last_token_us = 0;
+
+  int num_tokens() const { return static_cast<int>(tokens.size()); }
+  int num_output() const;
+  // Tokens that exist once everything in flight is done.
+  int expected_tokens() const { return num_tokens() + samples_in_flight; }
+};
+
+struct RequestState {
+  RequestId id = 0;
+  Request request;
+  OutputSink* sink = nullptr;
+  uint64_t seed = 0;
+  int max_output = 0;
+  int64_t order = 0;  // of arrival
+  int64_t arrival_us = 0;
+  int64_t deadline_position = -1;  // in the scheduler's heap of deadlines
+
+  // Created so far: the first alone until the prompt was computed once.
+  std::vector<std::unique_ptr<Sequence>> samples;
+  int unfinished = 0;    // of n samples
+  int unreclaimed = 0;   // of the created ones
+  bool started = false;  // its first step was planned; it no longer counts as queued
+  bool ending = false;   // all samples end now; none may start
+  int longest_output = 0;
+
+  // Blocks of the computed prompt, kept for the samples that still have to start.
+  std::vector<int32_t> shared_blocks;
+  int64_t shared_after_step = 0;  // the step that computes their end
+  int cached_tokens = 0;
+
+  int prompt_len() const { return static_cast<int>(request.prompt.size()); }
+  int n() const { return request.sampling.n; }
+};
+
+inline int Sequence::num_output() const {
+  return tokens.empty() ? 0 : num_tokens() - request->prompt_len();
+}
+
+// Lower priority values first, then arrival, then sample number.
+struct RunsBefore {
+  bool operator()(const Sequence& a, const Sequence& b) const {
+    if (a.request->request.priority != b.request->request.priority) {
+      return a.request->request.priority < b.request->request.priority;
+    }
+    if (a.request->order != b.request->order) return a.request->order < b.request->order;
+    return a.sample < b.sample;
+  }
+};
+
+struct EndsBefore {
+  bool operator()(const RequestState& a, const RequestState& b) const {
+    return *a.request.deadline_us < *b.request.deadline_us;
+  }
+};
+
+}  // namespace deepinfer
