@@ -157,7 +157,7 @@ struct BackendOptions {
   std::string device = "auto";  // auto | cpu
   int threads = 0;              // 0: one per available core
   ComputeDtype dtype = ComputeDtype::kAuto;
-  std::string cpu_isa;  // "", scalar, avx2, avx512, amx (DEEPINFER_CPU_ISA)
+  std::string cpu_isa = {};  // "", scalar, avx2, avx512, amx (DEEPINFER_CPU_ISA)
 };
 
 // The explicit table of devices. Errors name what was asked and what this machine has.
