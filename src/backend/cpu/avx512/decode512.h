@@ -187,29 +187,5 @@ struct KindMXFP4 {
   }
 };
 
-// A block that was decoded into scratch memory: 512 bytes, then scales, then mins or upper scales.
-constexpr int kScratchBlock = 640;
-
-template <typename Kind>
-struct Scratch512 {
-  static constexpr PackKind kKind = Kind::kKind;
-  static constexpr Start512 kStart = Kind::kStart;
-  static constexpr bool kMin = Kind::kMin;
-  DI_INLINE void Load(const uint8_t* block, Block512* out) {
-#pragma GCC unroll 8
-    for (int v = 0; v < 8; ++v) out->q[v] = _mm512_load_si512(block + 64 * v);
-    out->scale = _mm512_load_ps(block + 512);
-    if (kStart == kFromMinus32) out->hi_scale = _mm512_load_ps(block + 576);
-    if (kMin) out->min = _mm512_load_ps(block + 576);
-  }
-  DI_INLINE void Store(const Block512& in, uint8_t* block) {
-#pragma GCC unroll 8
-    for (int v = 0; v < 8; ++v) _mm512_store_si512(block + 64 * v, in.q[v]);
-    _mm512_store_ps(block + 512, in.scale);
-    if (kStart == kFromMinus32) _mm512_store_ps(block + 576, in.hi_scale);
-    if (kMin) _mm512_store_ps(block + 576, in.min);
-  }
-};
-
 }  // namespace
 }  // namespace deepinfer::cpu

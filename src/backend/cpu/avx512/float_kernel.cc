@@ -12,8 +12,9 @@ namespace {
 
 constexpr int kRowsMax = 12;
 constexpr int kDirectRows = 4;
-constexpr int kChunkSteps = 512;  // steps of K of one pass
-constexpr int kGroupPanels = 4;   // panels that share one staged input tile
+constexpr int kChunkSteps = 512;        // steps of K of one pass
+constexpr int kGroupPanels = 4;         // panels that share one staged input tile
+constexpr int64_t kAheadDirect = 4096;  // bytes that a single pass over the weights prefetches
 constexpr int kStageStride = kChunkSteps * 4 + 64;
 
 // Two vectors of 16 weight rows for one step; x holds the step of one input row in each lane.
@@ -61,6 +62,8 @@ struct TileArgs {
   int64_t y_stride;
   __mmask16 mask[2];
   bool first;
+  int64_t ahead;  // staged: every step prefetches `ahead_lines` lines from here
+  int ahead_lines;
 };
 
 template <typename Step, int kRows, bool kStaged>
@@ -79,8 +82,16 @@ void Tile(const TileArgs& args) {
   for (int64_t k = 0; k < args.steps; ++k, w += Step::kBytes) {
     typename Step::Vector v[2];
     Step::Load(w, v);
-    _mm_prefetch(reinterpret_cast<const char*>(w + 3072), _MM_HINT_T0);
-    if (Step::kBytes > 64) _mm_prefetch(reinterpret_cast<const char*>(w + 3136), _MM_HINT_T0);
+    if (kStaged) {
+      for (int line = 0; line < args.ahead_lines; ++line) {
+        _mm_prefetch(reinterpret_cast<const char*>(w + args.ahead + 64 * line), _MM_HINT_T1);
+      }
+    } else {
+#pragma GCC unroll 2
+      for (int line = 0; line < Step::kBytes; line += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(w + kAheadDirect + line), _MM_HINT_T0);
+      }
+    }
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const uint8_t* row = kStaged ? args.x[0] + r * kStageStride : args.x[r];
@@ -150,7 +161,9 @@ void FewRows(const ProductArgs& args) {
                      args.y + n,
                      args.y_stride,
                      {0, 0},
-                     true};
+                     true,
+                     0,
+                     0};
     SetMasks(args, n, &tile);
     kDirectTiles<Step>[args.m](tile);
   }
@@ -169,13 +182,19 @@ DI_INLINE void Stage(const ProductArgs& args, int64_t i, int rows, int64_t k, in
   }
 }
 
+// One chunk of K for a group of panels and every input row. Meanwhile the next group of panels is
+// fetched into the second-level cache, spread evenly over the passes.
 template <typename Step>
 void GroupChunk(const ProductArgs& args, int64_t n_begin, int64_t n_end, int64_t k, int64_t steps) {
+  constexpr int kLines = Step::kBytes / 64;
   alignas(64) uint8_t stage[kRowsMax * kStageStride];
   const uint8_t* x[1] = {stage};
+  const int pass_lines = args.m <= kRowsMax ? kLines : 1;
+  int line = 0;
   for (int64_t i = 0; i < args.m;) {
     const int rows = TileRows(args.m - i);
     Stage(args, i, rows, k, steps, stage);
+    const int ahead_lines = line < kLines ? pass_lines : 0;
     for (int64_t n = n_begin; n < n_end; n += kFloatPanel) {
       TileArgs tile = {args.weights + n / kFloatPanel * args.panel_bytes + k * Step::kBytes,
                        steps,
@@ -183,10 +202,13 @@ void GroupChunk(const ProductArgs& args, int64_t n_begin, int64_t n_end, int64_t
                        args.y + i * args.y_stride + n,
                        args.y_stride,
                        {0, 0},
-                       k == 0};
+                       k == 0,
+                       kGroupPanels * args.panel_bytes + 64 * line,
+                       ahead_lines};
       SetMasks(args, n, &tile);
       kStagedTiles<Step>[rows](tile);
     }
+    line += ahead_lines;
     i += rows;
   }
 }

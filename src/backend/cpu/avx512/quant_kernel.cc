@@ -9,8 +9,7 @@ namespace deepinfer::cpu {
 namespace {
 
 constexpr int kRowsMax = 12;      // input rows of one register tile
-constexpr int kDirectRows = 4;    // up to here rows are read in place, not staged
-constexpr int kDecodeRows = 25;   // from here panels are decoded to scratch memory first
+constexpr int kDirectRows = 2;    // up to here rows are read in place, not staged
 constexpr int kChunkBlocks = 32;  // blocks of K of one pass
 constexpr int kGroupPanels = 8;   // panels that share one staged input tile
 constexpr int kStageStride = kChunkBlocks * 64 + 64;  // bytes; the pad spreads cache sets
@@ -20,42 +19,66 @@ DI_INLINE __m512i BroadcastInt(const void* p) {
   return _mm512_set1_epi32(*static_cast<const int32_t*>(p));
 }
 
-// Adds one block of 16 weight rows times one input row.
-template <typename Kind>
-DI_INLINE __m512 AddBlock(const Block512& w, const ActBlock* x, __m512 y) {
-  if constexpr (Kind::kStart == kFromMinus32) {
-    __m512i low = BroadcastInt(&x->minus32[0]), high = BroadcastInt(&x->minus32[1]);
+// Bytes ahead that every pass prefetches into the first-level cache.
+constexpr int64_t kAheadNear = 3072;
+
+// Adds one block of 16 weight rows times kRows input rows. Rows are interleaved: each sum is a
+// chain of eight dependent instructions, and the processor does not look far enough ahead.
+template <typename Kind, int kRows, typename Input>
+DI_INLINE void AddBlock(const Block512& w, const Input& x, __m512* y) {
+  __m512i sum[kRows];
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      low = _mm512_dpbusd_epi32(low, w.q[v], BroadcastInt(x->q + 4 * v));
-      high = _mm512_dpbusd_epi32(high, w.q[v + 4], BroadcastInt(x->q + 16 + 4 * v));
-    }
-    const __m512 scale = Broadcast(&x->scale);
-    y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low), _mm512_mul_ps(w.scale, scale), y);
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_mul_ps(w.hi_scale, scale), y);
-  } else {
-    __m512i sum = _mm512_setzero_si512();
-    if (Kind::kStart == kFromMinus8) sum = BroadcastInt(&x->minus8);
-    if (Kind::kStart == kFromMinus16) sum = BroadcastInt(&x->minus16);
-    if (Kind::kStart == kFromMinus128) sum = BroadcastInt(&x->minus128);
+  for (int r = 0; r < kRows; ++r) {
+    const ActBlock* block = x(r);
+    sum[r] = _mm512_setzero_si512();
+    if (Kind::kStart == kFromMinus8) sum[r] = BroadcastInt(&block->minus8);
+    if (Kind::kStart == kFromMinus16) sum[r] = BroadcastInt(&block->minus16);
+    if (Kind::kStart == kFromMinus128) sum[r] = BroadcastInt(&block->minus128);
+    if (Kind::kStart == kFromMinus32) sum[r] = BroadcastInt(&block->minus32[0]);
+  }
+  constexpr int kVectors = Kind::kStart == kFromMinus32 ? 4 : 8;  // that share a scale
 #pragma GCC unroll 8
-    for (int v = 0; v < 8; ++v) sum = _mm512_dpbusd_epi32(sum, w.q[v], BroadcastInt(x->q + 4 * v));
-    const __m512 scale = _mm512_mul_ps(w.scale, Broadcast(&x->scale));
-    y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, y);
-    if (Kind::kMin) y = _mm512_fmadd_ps(w.min, Broadcast(&x->scaled_sum), y);
-    return y;
+  for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      sum[r] = _mm512_dpbusd_epi32(sum[r], w.q[v], BroadcastInt(x(r)->q + 4 * v));
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    const __m512 scale = _mm512_mul_ps(w.scale, Broadcast(&x(r)->scale));
+    y[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r]), scale, y[r]);
+    if (Kind::kMin) y[r] = _mm512_fmadd_ps(w.min, Broadcast(&x(r)->scaled_sum), y[r]);
+  }
+  if constexpr (Kind::kStart == kFromMinus32) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sum[r] = BroadcastInt(&x(r)->minus32[1]);
+#pragma GCC unroll 4
+    for (int v = 4; v < 8; ++v) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        sum[r] = _mm512_dpbusd_epi32(sum[r], w.q[v], BroadcastInt(x(r)->q + 4 * v));
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 scale = _mm512_mul_ps(w.hi_scale, Broadcast(&x(r)->scale));
+      y[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r]), scale, y[r]);
+    }
   }
 }
 
 // What a tile works on: `blocks` blocks of a panel times up to kRowsMax input rows.
 struct TileArgs {
-  const uint8_t* w;  // panel or scratch at the first block of the chunk
+  const uint8_t* w;  // panel at the first block of the chunk
   int64_t blocks;
   const uint8_t* const* x;  // input rows at the first block; staged: x[0] alone
   float* y;
   int64_t y_stride;
   __mmask16 mask;  // weight rows that exist
   bool first;      // first chunk: y starts at zero
+  int64_t ahead;   // staged: every block prefetches `ahead_lines` lines from here
+  int ahead_lines;
 };
 
 template <bool kStaged>
@@ -83,7 +106,7 @@ DI_INLINE void StoreSums(const TileArgs& args, const __m512* sum) {
 
 // Straight from the packed panel.
 template <typename Kind, int kRows, bool kStaged>
-void PackedTile(const TileArgs& args) {
+void Tile(const TileArgs& args) {
   constexpr GroupShape kShape = kGroupShapes[Kind::kKind];
   __m512 sum[kRows];
   LoadSums<kRows>(args, sum);
@@ -94,30 +117,20 @@ void PackedTile(const TileArgs& args) {
     for (int j = 0; j < kShape.group_blocks && b < args.blocks; ++j, ++b) {
       Block512 block;
       Kind::Load(header, w, j, &block);
+#pragma GCC unroll 8
       for (int line = 0; line < kShape.block_bytes; line += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + 3072 + line), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(w + kAheadNear + line), _MM_HINT_T0);
       }
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        sum[r] = AddBlock<Kind>(block, InputBlock<kStaged>(args.x, r, b), sum[r]);
+      for (int line = 0; line < (kStaged ? args.ahead_lines : 0); ++line) {
+        _mm_prefetch(reinterpret_cast<const char*>(w + args.ahead + 64 * line), _MM_HINT_T1);
+      }
+      constexpr int kStep = kRows % 4 == 0 ? 4 : (kRows % 3 == 0 ? 3 : kRows);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; r += kStep) {
+        AddBlock<Kind, kStep>(
+            block, [&](int i) { return InputBlock<kStaged>(args.x, r + i, b); }, sum + r);
       }
       w += kShape.block_bytes;
-    }
-  }
-  StoreSums<kRows>(args, sum);
-}
-
-template <typename Kind, int kRows>
-void ScratchTile(const TileArgs& args) {
-  __m512 sum[kRows];
-  LoadSums<kRows>(args, sum);
-  const uint8_t* w = args.w;
-  for (int64_t b = 0; b < args.blocks; ++b, w += kScratchBlock) {
-    Block512 block;
-    Scratch512<Kind>::Load(w, &block);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      sum[r] = AddBlock<Kind>(block, InputBlock<true>(args.x, r, b), sum[r]);
     }
   }
   StoreSums<kRows>(args, sum);
@@ -126,40 +139,24 @@ void ScratchTile(const TileArgs& args) {
 typedef void (*TileFn)(const TileArgs&);
 
 template <typename Kind>
-constexpr TileFn kDirectTiles[kDirectRows + 1] = {
-    nullptr, PackedTile<Kind, 1, false>, PackedTile<Kind, 2, false>, PackedTile<Kind, 3, false>,
-    PackedTile<Kind, 4, false>};
+constexpr TileFn kDirectTiles[kDirectRows + 1] = {nullptr, Tile<Kind, 1, false>,
+                                                  Tile<Kind, 2, false>};
 
 // By rows, for tiles of staged input; sizes in between are cut in two.
 template <typename Kind>
-constexpr TileFn kPackedTiles[kRowsMax + 1] = {nullptr,
-                                               PackedTile<Kind, 1, true>,
-                                               PackedTile<Kind, 2, true>,
-                                               PackedTile<Kind, 3, true>,
-                                               PackedTile<Kind, 4, true>,
+constexpr TileFn kStagedTiles[kRowsMax + 1] = {nullptr,
+                                               Tile<Kind, 1, true>,
+                                               Tile<Kind, 2, true>,
+                                               Tile<Kind, 3, true>,
+                                               Tile<Kind, 4, true>,
                                                nullptr,
-                                               PackedTile<Kind, 6, true>,
+                                               Tile<Kind, 6, true>,
                                                nullptr,
-                                               PackedTile<Kind, 8, true>,
+                                               Tile<Kind, 8, true>,
                                                nullptr,
                                                nullptr,
                                                nullptr,
-                                               PackedTile<Kind, 12, true>};
-
-template <typename Kind>
-constexpr TileFn kScratchTiles[kRowsMax + 1] = {nullptr,
-                                                ScratchTile<Kind, 1>,
-                                                ScratchTile<Kind, 2>,
-                                                ScratchTile<Kind, 3>,
-                                                ScratchTile<Kind, 4>,
-                                                nullptr,
-                                                ScratchTile<Kind, 6>,
-                                                nullptr,
-                                                ScratchTile<Kind, 8>,
-                                                nullptr,
-                                                nullptr,
-                                                nullptr,
-                                                ScratchTile<Kind, 12>};
+                                               Tile<Kind, 12, true>};
 
 DI_INLINE int TileRows(int64_t left) {
   if (left >= 12) return 12;
@@ -191,23 +188,7 @@ void FewRows(const ProductArgs& args) {
   for (int64_t n = args.n_begin; n < args.n_end; n += kQuantPanel) {
     const uint8_t* panel = args.weights + n / kQuantPanel * args.panel_bytes;
     kDirectTiles<Kind>[args.m](
-        {panel, args.steps, x, args.y + n, args.y_stride, RowMask(args, n), true});
-  }
-}
-
-template <typename Kind>
-void DecodePanel(const uint8_t* w, int64_t blocks, uint8_t* scratch) {
-  constexpr GroupShape kShape = kGroupShapes[Kind::kKind];
-  for (int64_t b = 0; b < blocks;) {
-    const uint8_t* header = w;
-    w += kShape.header_bytes;
-    for (int j = 0; j < kShape.group_blocks && b < blocks; ++j, ++b) {
-      Block512 block;
-      Kind::Load(header, w, j, &block);
-      Scratch512<Kind>::Store(block, scratch);
-      w += kShape.block_bytes;
-      scratch += kScratchBlock;
-    }
+        {panel, args.steps, x, args.y + n, args.y_stride, RowMask(args, n), true, 0, 0});
   }
 }
 
@@ -223,29 +204,30 @@ DI_INLINE void Stage(const ProductArgs& args, int64_t i, int rows, int64_t b, in
   }
 }
 
-// One chunk of K for a group of panels and every input row.
+// One chunk of K for a group of panels and every input row. Meanwhile the next group of panels is
+// fetched into the second-level cache, spread evenly over the passes, so that reading memory and
+// computing overlap.
 template <typename Kind>
 void GroupChunk(const ProductArgs& args, int64_t n_begin, int64_t n_end, int64_t b,
                 int64_t blocks) {
+  constexpr int kLines = kGroupShapes[Kind::kKind].block_bytes / 64;
   alignas(64) uint8_t stage[kRowsMax * kStageStride];
-  alignas(64) uint8_t scratch[kGroupPanels][kChunkBlocks * kScratchBlock];
-  const bool decode = args.m >= kDecodeRows;
-  if (decode) {
-    for (int64_t n = n_begin, p = 0; n < n_end; n += kQuantPanel, ++p) {
-      const uint8_t* panel = args.weights + n / kQuantPanel * args.panel_bytes;
-      DecodePanel<Kind>(panel + BlockOffset<Kind>(b), blocks, scratch[p]);
-    }
-  }
   const uint8_t* x[1] = {stage};
+  const int64_t offset = BlockOffset<Kind>(b);
+  const int64_t passes = (args.m + kRowsMax - 1) / kRowsMax;
+  const int pass_lines = static_cast<int>((kLines + passes - 1) / passes);
+  int line = 0;
   for (int64_t i = 0; i < args.m;) {
     const int rows = TileRows(args.m - i);
     Stage(args, i, rows, b, blocks, stage);
-    const TileFn tile = decode ? kScratchTiles<Kind>[rows] : kPackedTiles<Kind>[rows];
-    for (int64_t n = n_begin, p = 0; n < n_end; n += kQuantPanel, ++p) {
+    const int ahead_lines = kLines - line < pass_lines ? kLines - line : pass_lines;
+    for (int64_t n = n_begin; n < n_end; n += kQuantPanel) {
       const uint8_t* panel = args.weights + n / kQuantPanel * args.panel_bytes;
-      tile({decode ? scratch[p] : panel + BlockOffset<Kind>(b), blocks, x,
-            args.y + i * args.y_stride + n, args.y_stride, RowMask(args, n), b == 0});
+      kStagedTiles<Kind>[rows]({panel + offset, blocks, x, args.y + i * args.y_stride + n,
+                                args.y_stride, RowMask(args, n), b == 0,
+                                kGroupPanels * args.panel_bytes + 64 * line, ahead_lines});
     }
+    line += ahead_lines;
     i += rows;
   }
 }
