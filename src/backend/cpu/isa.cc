@@ -69,7 +69,7 @@ bool Available(Isa isa) {
       return true;
 #if defined(__x86_64__)
     case Isa::kAvx2:
-      return false;
+      return HasAvx2();
     case Isa::kAvx512:
       return HasAvx512();
     case Isa::kAmx:
@@ -124,6 +124,8 @@ Result<Isa> DetectIsa(std::string_view forced) {
 const KernelTable& Kernels(Isa isa) {
   switch (isa) {
 #if defined(__x86_64__)
+    case Isa::kAvx2:
+      return kAvx2Kernels;
     case Isa::kAvx512:
       return kAvx512Kernels;
 #endif
