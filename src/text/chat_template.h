@@ -22,7 +22,7 @@ struct ChatTemplateLimits {
 
 struct RenderedPrompt {
   std::string text;
-  std::vector<TrustedSpan> trusted;   // bytes that the template wrote itself, sorted, disjoint
+  std::vector<TrustedSpan> trusted;  // bytes that the template wrote itself, sorted, disjoint
 };
 
 class ChatTemplate {
@@ -33,11 +33,15 @@ class ChatTemplate {
   ~ChatTemplate();
 
   // `variables`: an object (messages, tools, add_generation_prompt, bos_token, ... as JSON).
-  // Strings under messages/tools/documents are untrusted; template text and the other variables
-  // are trusted. raise_exception(msg) becomes an Invalid status with msg.
-  Result<RenderedPrompt> Render(const Json& variables) const;
+  // Strings under messages/tools/documents are untrusted, except the names of well-known roles;
+  // template text and the other variables are trusted. `untrusted`, when given, is an object of
+  // further variables, all of whose strings are untrusted; `variables` wins over it.
+  // raise_exception(msg) becomes an Invalid status with msg.
+  Result<RenderedPrompt> Render(const Json& variables, const Json* untrusted = nullptr) const;
   // True when the template iterates message.content as a list of parts.
   bool wants_content_parts() const;
+  // True when it also takes message.content as a string (always, unless it only iterates parts).
+  bool takes_content_string() const;
 
  private:
   struct Impl;
