@@ -54,7 +54,7 @@ bool HasAvx512() {
 }
 
 // The tiles need a permission of the kernel, asked for once per process.
-[[maybe_unused]] bool HasAmx() {
+bool HasAmx() {
   constexpr unsigned kEdx = Bit(22) | Bit(24) | Bit(25);  // BF16 TILE INT8
   constexpr unsigned kTiles = Bit(17) | Bit(18);          // XCR0
   if (!HasAvx512() || !Has(CpuId(7, 0).edx, kEdx) || !Has(SavedState(), kTiles)) return false;
@@ -73,7 +73,7 @@ bool Available(Isa isa) {
     case Isa::kAvx512:
       return HasAvx512();
     case Isa::kAmx:
-      return false;
+      return HasAmx();
 #else
     default:
       return false;
@@ -128,6 +128,8 @@ const KernelTable& Kernels(Isa isa) {
       return kAvx2Kernels;
     case Isa::kAvx512:
       return kAvx512Kernels;
+    case Isa::kAmx:
+      return kAmxKernels;
 #endif
     default:
       return kScalarKernels;
