@@ -89,16 +89,17 @@ Result<std::unique_ptr<Bpe>> Bpe::Build(const TokenizerSpec& spec, const PieceTa
   bpe->ignore_merges_ = spec.ignore_merges;
   bpe->fuse_unk_ = spec.fuse_unk;
   bpe->unk_id_ = spec.unk_id;
-  bpe->byte_ids_complete_ = true;
+  bool complete = true;
   std::string piece;
   for (int byte = 0; byte < 256; ++byte) {
     const auto index = static_cast<size_t>(byte);
     piece.clear();
     AppendCodePoint(ByteLevelChar(static_cast<uint8_t>(byte)), &piece);
     bpe->byte_level_ids_[index] = table->Find(piece);
-    bpe->byte_ids_complete_ = bpe->byte_ids_complete_ && bpe->byte_level_ids_[index] >= 0;
+    complete = complete && bpe->byte_level_ids_[index] >= 0;
     bpe->fallback_ids_[index] = table->Find(FallbackPiece(static_cast<uint8_t>(byte)));
   }
+  bpe->drops_unknown_bytes_ = complete || (!spec.byte_fallback && spec.unk_id < 0);
   if (!spec.merges.empty()) {
     DI_TRY(bpe->AddRankedMerges(spec));
   } else if (!spec.scores.empty()) {
@@ -257,7 +258,7 @@ void Bpe::EncodeUncached(std::string_view word, Form form, BpeScratch* scratch,
   std::vector<TokenId>& ids = scratch->ids_;
   ids.clear();
   std::string level;
-  if (form == Form::kBytes && (ignore_merges_ || !byte_ids_complete_)) {
+  if (form == Form::kBytes && (ignore_merges_ || !drops_unknown_bytes_)) {
     AppendByteLevel(word, &level);
     word = level;
     form = Form::kText;
@@ -269,9 +270,8 @@ void Bpe::EncodeUncached(std::string_view word, Form form, BpeScratch* scratch,
     }
   }
   if (form == Form::kBytes) {
-    ids.resize(word.size());
-    for (size_t i = 0; i < word.size(); ++i) {
-      ids[i] = byte_level_ids_[static_cast<uint8_t>(word[i])];
+    for (const char c : word) {
+      if (const TokenId id = byte_level_ids_[static_cast<uint8_t>(c)]; id >= 0) ids.push_back(id);
     }
   } else {
     TextSymbols(word, &ids);

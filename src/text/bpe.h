@@ -110,7 +110,7 @@ class Bpe {
   MergeTable merges_;
   std::array<TokenId, 256> byte_level_ids_{};  // id of the byte's byte-level character, or -1
   std::array<TokenId, 256> fallback_ids_{};    // id of <0xNN>, or -1
-  bool byte_ids_complete_ = false;
+  bool drops_unknown_bytes_ = false;           // or there are none
   bool byte_fallback_ = false;
   bool ignore_merges_ = false;
   bool fuse_unk_ = false;

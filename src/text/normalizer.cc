@@ -100,31 +100,40 @@ std::string NormalizeChunk(std::string_view chunk, Kind kind) {
   return out;
 }
 
-// A character before which the text may be cut, and which stands for itself there.
-bool IsStable(const char* p, Kind kind, int* length) {
+// How a character takes part in a normal form.
+enum class Part {
+  kChanging,  // may change, or join with what stands before it
+  kStable,    // stands for itself, and what follows may join with it
+  kWall,      // stands for itself: the package's tables (Unicode 9) do not know it
+};
+
+Part PartOf(const char* p, Kind kind, int* length) {
   const uint16_t cls = CharClassAt(p, length);
-  return kind == Kind::kNfc ? (cls & CharClass::kNfcInert) != 0 : *length == 1;
+  if ((cls & CharClass::kNewMark) != 0) return Part::kWall;
+  const bool stable = kind == Kind::kNfc ? (cls & CharClass::kNfcInert) != 0 : *length == 1;
+  return stable ? Part::kStable : Part::kChanging;
 }
 
 void UnicodeForm(const NormalizedText& in, Kind kind, NormalizedText* out) {
   Writer writer(in, out);
   const std::string_view text = in.text;
-  size_t copied = 0;    // the input up to here is written
-  size_t previous = 0;  // start of the stable character before `at`
+  size_t copied = 0;  // the input up to here is written
+  size_t begin = 0;   // of what would be normalised together with the character at `at`
   int length = 0;
   for (size_t at = 0; at < text.size();) {
-    if (IsStable(text.data() + at, kind, &length)) {
-      previous = at;
+    const Part part = PartOf(text.data() + at, kind, &length);
+    if (part != Part::kChanging) {
+      begin = part == Part::kStable ? at : at + static_cast<size_t>(length);
       at += static_cast<size_t>(length);
       continue;
     }
     size_t end = at;
-    while (end < text.size() && !IsStable(text.data() + end, kind, &length)) {
+    while (end < text.size() && PartOf(text.data() + end, kind, &length) == Part::kChanging) {
       end += static_cast<size_t>(length);
     }
-    writer.Copy(copied, previous);
-    writer.Write(NormalizeChunk(text.substr(previous, end - previous), kind), previous);
-    copied = previous = at = end;
+    writer.Copy(copied, begin);
+    writer.Write(NormalizeChunk(text.substr(begin, end - begin), kind), begin);
+    copied = begin = at = end;
   }
   writer.Copy(copied, text.size());
 }
@@ -150,7 +159,8 @@ void StripAccents(const NormalizedText& in, NormalizedText* out) {
   Writer writer(in, out);
   int length = 0;
   for (size_t at = 0; at < in.text.size(); at += static_cast<size_t>(length)) {
-    if ((CharClassAt(in.text.data() + at, &length) & CharClass::kMark) != 0) continue;
+    const uint16_t cls = CharClassAt(in.text.data() + at, &length);
+    if ((cls & (CharClass::kMark | CharClass::kNewMark)) == CharClass::kMark) continue;
     writer.Copy(at, at + static_cast<size_t>(length));
   }
 }

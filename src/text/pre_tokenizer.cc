@@ -49,7 +49,8 @@ void FindPunctuation(std::string_view text, Ranges* matches) {
   for (size_t at = 0; at < text.size(); at += static_cast<size_t>(length)) {
     const uint16_t cls = CharClassAt(text.data() + at, &length);
     const uint16_t mask = length == 1 ? CharClass::kPunct | CharClass::kSymbol : CharClass::kPunct;
-    if ((cls & mask) != 0) matches->push_back({at, at + static_cast<size_t>(length)});
+    if ((cls & mask) != 0 && (cls & CharClass::kNewPunct) == 0)
+      matches->push_back({at, at + static_cast<size_t>(length)});
   }
 }
 

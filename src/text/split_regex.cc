@@ -29,50 +29,122 @@ struct MatchContextFree {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-// White_Space as a class body: PCRE2's own \s also takes U+180E.
+// Class bodies. PCRE2's own \s also takes U+180E, and its \w leaves out marks.
 constexpr std::string_view kSpaceClass = R"(\x{9}-\x{d}\x{20}\x{85}\p{Z})";
+constexpr std::string_view kHexClass = "0-9a-fA-F";
+constexpr std::string_view kWordClass =
+    R"(\p{L}\p{Nl}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9})"
+    R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 
-// What an escape that PCRE2 reads differently means to Oniguruma; empty: the same.
-std::string Escape(char escape, bool in_class) {
-  const auto wrap = [in_class](std::string_view body) {
-    return in_class ? std::string(body) : Format("[{}]", body);
-  };
-  if (escape == 's') return wrap(kSpaceClass);
-  if (escape == 'h') return wrap("0-9a-fA-F");
-  if (escape == 'S' && !in_class) return Format("[^{}]", kSpaceClass);
-  return {};
-}
+// Spells a pattern of Oniguruma (Ruby syntax) for PCRE2.
+class PatternTranslator {
+ public:
+  explicit PatternTranslator(std::string_view pattern) : pattern_(pattern) {}
 
-Result<std::string> Translate(std::string_view pattern) {
-  std::string out;
-  bool in_class = false;
-  size_t class_body = 0;  // where the open class's first member stands
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const std::string_view rest = pattern.substr(i);
-    if (c == '\\' && rest.size() > 1) {
-      const std::string meaning = Escape(rest[1], in_class);
-      out += meaning.empty() ? rest.substr(0, 2) : std::string_view(meaning);
-      ++i;
-    } else if (!in_class) {
-      out += c;
-      if (c != '[') continue;
-      in_class = true;
-      class_body = rest.size() > 1 && rest[1] == '^' ? i + 2 : i + 1;
-    } else if (rest.starts_with("[:") && rest.find(":]") != std::string_view::npos) {
-      const size_t end = rest.find(":]") + 2;
-      out += rest.substr(0, end);
-      i += end - 1;
-    } else if (c == '[' || rest.starts_with("&&")) {
-      return Invalid(
-          Format("split pattern {:?}: the nested class at byte {} is not supported", pattern, i));
-    } else {
-      if (c == ']' && i != class_body) in_class = false;
-      out += c;
-    }
+  Result<std::string> Run() {
+    while (at_ < pattern_.size()) DI_TRY(in_class_ ? StepInClass() : Step());
+    return std::move(out_);
   }
-  return out;
-}
+
+ private:
+  std::string_view rest() const { return pattern_.substr(at_); }
+
+  void Copy(size_t bytes) {
+    out_ += rest().substr(0, bytes);
+    at_ += bytes;
+  }
+
+  // At a backslash.
+  void Escape() {
+    const char escape = rest().size() > 1 ? rest()[1] : '\\';
+    const std::string_view body = escape == 's' || escape == 'S'   ? kSpaceClass
+                                  : escape == 'w' || escape == 'W' ? kWordClass
+                                  : escape == 'h' || escape == 'H' ? kHexClass
+                                                                   : std::string_view();
+    const bool negated = escape >= 'A' && escape <= 'Z';
+    if (body.empty() || (in_class_ && negated)) {
+      const size_t brace = rest().find('}');
+      const bool property = (escape == 'p' || escape == 'P' || escape == 'x') &&
+                            rest().size() > 2 && rest()[2] == '{' &&
+                            brace != std::string_view::npos;
+      Copy(property ? brace + 1 : std::min<size_t>(2, rest().size()));
+      return;
+    }
+    out_ += in_class_ ? std::string(body) : Format("[{}{}]", negated ? "^" : "", body);
+    at_ += 2;
+  }
+
+  Status Step() {
+    const char c = rest()[0];
+    if (c == '*' || c == '+' || c == '?') {
+      Copy(1);
+      return {};
+    }
+    if (c == '{') {
+      Interval();
+      return {};
+    }
+    if (c == ')' && !groups_.empty()) {
+      atom_ = groups_.back();
+      groups_.pop_back();
+      Copy(1);
+      return {};
+    }
+    atom_ = out_.size();
+    if (c == '(') groups_.push_back(atom_);
+    if (c == '\\') {
+      Escape();
+    } else if (c == '[') {
+      Copy(rest().size() > 1 && rest()[1] == '^' ? 2 : 1);
+      in_class_ = true;
+      class_body_ = at_;
+    } else {
+      Copy(static_cast<size_t>(Utf8Length(c)));
+    }
+    return {};
+  }
+
+  // {n,m} behind an atom. A + after it repeats the whole, where PCRE2 would read "possessive".
+  void Interval() {
+    const size_t end = rest().find('}');
+    const bool interval =
+        end != std::string_view::npos && end > 1 &&
+        rest().substr(1, end - 1).find_first_not_of("0123456789,") == std::string_view::npos;
+    if (!interval) {
+      atom_ = out_.size();
+      Copy(1);
+      return;
+    }
+    Copy(end + 1);
+    if (!rest().starts_with('+')) return;
+    out_.insert(atom_, "(?:");
+    out_ += ')';
+  }
+
+  Status StepInClass() {
+    const char c = rest()[0];
+    if (c == '\\') {
+      Escape();
+    } else if (rest().starts_with("[:") && rest().find(":]") != std::string_view::npos) {
+      Copy(rest().find(":]") + 2);
+    } else if (c == '[' || rest().starts_with("&&")) {
+      return Invalid(Format("split pattern {:?}: the nested class at byte {} is not supported",
+                            pattern_, at_));
+    } else {
+      if (c == ']' && at_ != class_body_) in_class_ = false;
+      Copy(static_cast<size_t>(Utf8Length(c)));
+    }
+    return {};
+  }
+
+  std::string_view pattern_;
+  std::string out_;
+  size_t at_ = 0;
+  size_t atom_ = 0;             // where the last atom starts in out_
+  std::vector<size_t> groups_;  // where the open groups start in out_
+  bool in_class_ = false;
+  size_t class_body_ = 0;  // where the open class's first member stands
+};
 
 }  // namespace
 
@@ -108,7 +180,7 @@ Result<std::unique_ptr<SplitRegex>> SplitRegex::Compile(std::string_view pattern
   if (ValidUtf8Prefix(pattern) != pattern.size()) {
     return Invalid("split pattern is not valid UTF-8");
   }
-  DI_ASSIGN(const std::string translated, Translate(pattern));
+  DI_ASSIGN(const std::string translated, PatternTranslator(pattern).Run());
   std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   if (context == nullptr) return Exhausted("no memory for a split pattern");

@@ -25,6 +25,8 @@ struct CharClass {
     kSpace = 512,      // White_Space
     kWord = 1024,      // \w: alphabetic, marks, decimal numbers, connectors, joiners
     kNfcInert = 2048,  // NFC leaves it alone and nothing composes with what stands before it
+    kNewMark = 4096,   // normalised or a mark, but only after Unicode 9
+    kNewPunct = 8192,  // punctuation, but only after Unicode 8
   };
 };
 
