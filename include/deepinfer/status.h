@@ -37,11 +37,19 @@ class [[nodiscard]] Status {
     param_ = std::move(param);
     return std::move(*this);
   }
+  // A name of the case for programs ("context_length_exceeded"), or nullptr: the code says it all.
+  const char* reason() const { return reason_; }
+  // `reason` must be a literal.
+  Status WithReason(const char* reason) && {
+    reason_ = reason;
+    return std::move(*this);
+  }
 
  private:
   StatusCode code_ = StatusCode::kOk;
   std::string message_;
   std::string param_;
+  const char* reason_ = nullptr;
 };
 
 inline Status Invalid(std::string message) {

@@ -22,10 +22,10 @@ Result<std::string> ContentText(const Json& content, size_t index) {
   }
   std::string text;
   for (const Json& part : content.items()) {
-    DI_ASSIGN(const std::string type, part.GetString("type", ""));
-    if (type != "text") {
-      return Invalid(Format("content part of type \"{}\" is not supported: this model reads text",
-                            type.substr(0, 32)))
+    const Json* type = part.Find("type");
+    if (type == nullptr || type->string() != "text") {
+      return Invalid(Format("content part of type {} is not supported: this model reads text",
+                            type == nullptr ? "(none)" : type->Dump().substr(0, 32)))
           .WithParam(MessageParam(index, "content"));
     }
     const Json* value = part.Find("text");

@@ -41,7 +41,7 @@ Json ErrorBody(const Status& status) {
   error.Set("message", Json::String(status.message()));
   error.Set("type", Json::String(row.type));
   error.Set("param", status.param().empty() ? Json() : Json::String(status.param()));
-  error.Set("code", Json::String(row.name));
+  error.Set("code", Json::String(status.reason() != nullptr ? status.reason() : row.name));
   error.Set("status", Json::Int(row.http));
   Json body = Json::Object();
   body.Set("error", std::move(error));

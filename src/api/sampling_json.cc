@@ -1,8 +1,8 @@
 #include "api/sampling_json.h"
 
 #include <charconv>
-#include <cmath>
 
+#include "api/json_fields.h"
 #include "base/format.h"
 
 namespace deepinfer {
@@ -38,100 +38,8 @@ constexpr std::string_view kFields[] = {
 constexpr size_t kStopsMax = 16;
 constexpr size_t kStopBytesMax = 256;
 constexpr size_t kIdsMax = 4096;
+constexpr size_t kAllowedMax = size_t{1} << 20;
 constexpr size_t kBadWordsMax = 1024;
-
-bool Present(const Json* value) { return value != nullptr && !value->is_null(); }
-
-Status WrongKind(std::string_view key, std::string_view wanted) {
-  return Invalid(Format("\"{}\" must be {}", key, wanted)).WithParam(std::string(key));
-}
-
-// A number in [low, high] (or (low, high] with open_low) under `key`.
-struct Range {
-  double low, high;
-  enum class Low { kClosed, kOpen } kind = Low::kClosed;
-};
-
-Status ReadFloat(const Json& body, std::string_view key, Range range, float* out) {
-  const Json* value = body.Find(key);
-  if (!Present(value)) return {};
-  const Result<double> number = value->AsDouble();
-  if (!number.ok()) return WrongKind(key, "a finite number");
-  const bool low_ok = range.kind == Range::Low::kOpen ? *number > range.low : *number >= range.low;
-  if (!low_ok || *number > range.high) {
-    return Invalid(Format("\"{}\" is {}, allowed is {}{}, {}]", key, value->string(),
-                          range.kind == Range::Low::kOpen ? "(" : "[", range.low, range.high))
-        .WithParam(std::string(key));
-  }
-  *out = static_cast<float>(*number);
-  return {};
-}
-
-Status ReadInt(const Json& body, std::string_view key, int64_t low, int64_t high,
-               std::optional<int64_t>* out) {
-  const Json* value = body.Find(key);
-  if (!Present(value)) return {};
-  const Result<int64_t> number = value->AsInt();
-  if (!number.ok()) return WrongKind(key, "an integer");
-  if (*number < low || *number > high) {
-    return Invalid(Format("\"{}\" is {}, allowed is {}..{}", key, *number, low, high))
-        .WithParam(std::string(key));
-  }
-  *out = *number;
-  return {};
-}
-
-Status ReadBool(const Json& body, std::string_view key, bool* out) {
-  const Json* value = body.Find(key);
-  if (!Present(value)) return {};
-  if (!value->is_bool()) return WrongKind(key, "true or false");
-  *out = *value->AsBool();
-  return {};
-}
-
-Status ReadIds(const Json& body, std::string_view key, std::vector<TokenId>* out) {
-  const Json* value = body.Find(key);
-  if (!Present(value)) return {};
-  if (!value->is_array()) return WrongKind(key, "a list of token ids");
-  if (value->items().size() > kIdsMax) {
-    return WrongKind(key, Format("a list of at most {} token ids", kIdsMax));
-  }
-  for (const Json& item : value->items()) {
-    const Result<int64_t> id = item.AsInt();
-    if (!id.ok() || *id < 0 || *id > INT32_MAX) {
-      return Invalid(Format("\"{}\" holds {}, which is no token id", key, item.Dump()))
-          .WithParam(std::string(key));
-    }
-    out->push_back(static_cast<TokenId>(*id));
-  }
-  return {};
-}
-
-// A text or a list of texts, each 1..bytes_max bytes; empty ones are dropped.
-Status ReadTexts(const Json& body, std::string_view key, size_t count_max, size_t bytes_max,
-                 std::vector<std::string>* out) {
-  const Json* value = body.Find(key);
-  if (!Present(value)) return {};
-  const auto add = [&](const Json& item) -> Status {
-    if (!item.is_string()) return WrongKind(key, "a text or a list of texts");
-    if (item.string().size() > bytes_max) {
-      return Invalid(Format("\"{}\" holds a text of {} bytes, allowed are {}", key,
-                            item.string().size(), bytes_max))
-          .WithParam(std::string(key));
-    }
-    if (!item.string().empty()) out->push_back(item.string());
-    return {};
-  };
-  if (value->is_string()) return add(*value);
-  if (!value->is_array()) return WrongKind(key, "a text or a list of texts");
-  if (value->items().size() > count_max) {
-    return Invalid(Format("\"{}\" holds {} texts, allowed are {}", key, value->items().size(),
-                          count_max))
-        .WithParam(std::string(key));
-  }
-  for (const Json& item : value->items()) DI_TRY(add(item));
-  return {};
-}
 
 Status AddBias(std::string_view id_text, const Json& bias, SamplingParams* out) {
   TokenId id = 0;
@@ -156,8 +64,8 @@ Status AddBias(std::string_view id_text, const Json& bias, SamplingParams* out) 
 
 // OpenAI: {"id": bias}; llama.cpp: [[id, bias], ...].
 Status ReadLogitBias(const Json& body, SamplingParams* out) {
-  const Json* value = body.Find("logit_bias");
-  if (!Present(value)) return {};
+  const Json* value = FindField(body, "logit_bias");
+  if (value == nullptr) return {};
   if (value->is_object()) {
     if (value->members().size() > kIdsMax) return WrongKind("logit_bias", "of at most 4096 ids");
     for (const auto& [id, bias] : value->members()) DI_TRY(AddBias(id, bias, out));
@@ -222,13 +130,14 @@ Status ReadDistribution(const Json& body, const SamplingDefaults& defaults, Samp
   out->min_p = defaults.min_p.value_or(0.0F);
   out->repetition_penalty = defaults.repetition_penalty.value_or(1.0F);
   DI_TRY(ReadFloat(body, "temperature", {0, 2}, &out->temperature));
-  DI_TRY(ReadFloat(body, "top_p", {0, 1, Range::Low::kOpen}, &out->top_p));
+  DI_TRY(ReadFloat(body, "top_p", {0, 1, NumberRange::Low::kOpen}, &out->top_p));
   DI_TRY(ReadFloat(body, "min_p", {0, 1}, &out->min_p));
   DI_TRY(ReadFloat(body, "presence_penalty", {-2, 2}, &out->presence_penalty));
   DI_TRY(ReadFloat(body, "frequency_penalty", {-2, 2}, &out->frequency_penalty));
-  DI_TRY(ReadFloat(body, "repeat_penalty", {0, 10, Range::Low::kOpen}, &out->repetition_penalty));
-  DI_TRY(
-      ReadFloat(body, "repetition_penalty", {0, 10, Range::Low::kOpen}, &out->repetition_penalty));
+  DI_TRY(ReadFloat(body, "repeat_penalty", {0, 10, NumberRange::Low::kOpen},
+                   &out->repetition_penalty));
+  DI_TRY(ReadFloat(body, "repetition_penalty", {0, 10, NumberRange::Low::kOpen},
+                   &out->repetition_penalty));
   std::optional<int64_t> top_k;
   DI_TRY(ReadInt(body, "top_k", -1, INT32_MAX, &top_k));
   out->top_k = static_cast<int>(top_k.value_or(defaults.top_k.value_or(0)));
@@ -244,8 +153,8 @@ Result<SamplingParams> ParseSampling(const Json& body, const SamplingDefaults& d
   DI_TRY(ReadSeed(body, &out));
   DI_TRY(ReadTexts(body, "stop", kStopsMax, kStopBytesMax, &out.stop));
   DI_TRY(ReadTexts(body, "bad_words", kBadWordsMax, kStopBytesMax, &out.bad_words_text));
-  DI_TRY(ReadIds(body, "stop_token_ids", &out.stop_token_ids));
-  DI_TRY(ReadIds(body, "allowed_token_ids", &out.allowed_token_ids));
+  DI_TRY(ReadIds(body, "stop_token_ids", kIdsMax, &out.stop_token_ids));
+  DI_TRY(ReadIds(body, "allowed_token_ids", kAllowedMax, &out.allowed_token_ids));
   DI_TRY(ReadLogitBias(body, &out));
   DI_TRY(ReadBool(body, "include_stop_str_in_output", &out.include_stop_str_in_output));
   DI_TRY(ReadBool(body, "ignore_eos", &out.ignore_eos));
@@ -256,8 +165,8 @@ Result<SamplingParams> ParseSampling(const Json& body, const SamplingDefaults& d
 }
 
 Result<std::optional<int>> ReadLogprobCount(const Json& body, std::string_view key, int limit) {
-  const Json* value = body.Find(key);
-  if (!Present(value) || (value->is_bool() && !*value->AsBool())) return std::optional<int>();
+  const Json* value = FindField(body, key);
+  if (value == nullptr || (value->is_bool() && !*value->AsBool())) return std::optional<int>();
   const Result<int64_t> count = value->AsInt();
   if (!count.ok()) return WrongKind(key, "an integer");
   const int64_t high = limit < 0 ? INT32_MAX : limit;
