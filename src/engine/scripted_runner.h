@@ -22,7 +22,7 @@ struct ScriptedRunnerOptions {
   int vocab = 256;
   // Output tokens of every sample in turn, by output index; afterwards, and when empty, tokens
   // follow from the hash.
-  std::vector<TokenId> script;
+  std::vector<TokenId> script = {};
   // A row whose newest token is this one gets logits that are not numbers; -1: none.
   TokenId nan_token = -1;
   // Busy time of a step.

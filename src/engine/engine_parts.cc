@@ -1,10 +1,28 @@
+#include "engine/engine_parts.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "engine/engine_parts.h"
 #include "engine/scripted_runner.h"
 
 namespace deepinfer {
+
+SchedulerConfig SchedulerConfigOf(const EngineConfig& config, const EngineLimits& limits,
+                                  std::vector<TokenId> eos_ids) {
+  SchedulerConfig scheduler;
+  scheduler.max_num_seqs = config.max_num_seqs;
+  scheduler.max_num_batched_tokens = config.max_num_batched_tokens;
+  scheduler.long_prefill_token_threshold = config.long_prefill_token_threshold;
+  scheduler.prefill_max_sum_seqlen_k = config.prefill_max_sum_seqlen_k;
+  scheduler.prefill_delay_steps_max = config.prefill_delay_steps_max;
+  scheduler.max_model_len = limits.max_model_len;
+  scheduler.block_tokens = limits.block_size;
+  scheduler.num_blocks = static_cast<int32_t>(limits.num_kv_blocks);
+  scheduler.watermark = config.kv_cache_watermark;
+  scheduler.prefix_caching = config.enable_prefix_caching;
+  scheduler.eos_ids = std::move(eos_ids);
+  return scheduler;
+}
 
 EngineParts ScriptedParts(const EngineConfig& config, ScriptedRunnerOptions options,
                           const Tokenizer* tokenizer, std::vector<TokenId> eos_ids) {
