@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 20
 SANITIZER ?= sanitize
 SOURCES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h'
 
-.PHONY: all configure demo test bench fuzz fuzzers sanitize format lint clean help
+.PHONY: all configure demo test test-ops bench fuzz fuzzers sanitize format lint clean help
 .NOTPARALLEL:
 
 all: configure ## build build/cpu/deepinfer (PRESET=cpu|debug|sanitize)
@@ -25,6 +25,10 @@ demo: all ## fetch the demo model and let it answer a question
 test: configure fuzzers ## build everything and run the whole suite; FUZZ_SECONDS=20 a fuzzer
 	cmake --build $(BUILD) -j $(JOBS)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
+
+test-ops: configure ## hold every ISA of this machine to the plain-loop reference
+	cmake --build $(BUILD) -j $(JOBS) --target ops_test
+	$(BUILD)/tests/ops/ops_test
 
 fuzzers:
 	@tools/setup build fuzz
