@@ -1,5 +1,9 @@
 #include "backend/cpu/pack_panel.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 
@@ -30,9 +34,26 @@ void Store32(void* p, uint32_t v) { memcpy(p, &v, sizeof(v)); }
 
 bool HalfFinite(uint16_t half) { return (half & 0x7c00U) != 0x7c00U; }
 
-// 16 bytes of nibbles of row `c` into the four nibble vectors of a block.
-void PutNibbles(const uint8_t* qs, int c, uint8_t* block) {
-  for (int u = 0; u < 4; ++u) Store32(block + 64 * u + 4 * c, Load32(qs + 4 * u));
+// Stores a 4 x 4 transpose of 32-bit items: out + i * stride holds item i of the four inputs.
+void Transpose4(const void* const in[4], uint8_t* out, int64_t stride) {
+#if defined(__SSE2__)
+  const auto load = [&](int i) { return _mm_loadu_si128(static_cast<const __m128i*>(in[i])); };
+  const auto store = [&](int i, __m128i v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * stride), v);
+  };
+  const __m128i a = _mm_unpacklo_epi32(load(0), load(1)), b = _mm_unpacklo_epi32(load(2), load(3));
+  const __m128i c = _mm_unpackhi_epi32(load(0), load(1)), d = _mm_unpackhi_epi32(load(2), load(3));
+  store(0, _mm_unpacklo_epi64(a, b));
+  store(1, _mm_unpackhi_epi64(a, b));
+  store(2, _mm_unpacklo_epi64(c, d));
+  store(3, _mm_unpackhi_epi64(c, d));
+#else
+  for (int i = 0; i < 4; ++i) {
+    for (int c = 0; c < 4; ++c) {
+      Store32(out + i * stride + 4 * c, Load32(static_cast<const uint8_t*>(in[c]) + 4 * i));
+    }
+  }
+#endif
 }
 
 // Bits 0, 4, .., 28 of x as one byte.
@@ -43,9 +64,10 @@ uint32_t EveryFourth(uint32_t x) {
   return (x | (x >> 12)) & 0xffU;
 }
 
-// 32 fifth bits (bit i of element i) of row `c`.
-void PutFifthBits(uint32_t qh, int c, uint8_t* high) {
-  for (int i = 0; i < 4; ++i) high[4 * c + i] = static_cast<uint8_t>(EveryFourth(qh >> i));
+// One 32-bit item of the vector of fifth bits, of 32 bits in order of the elements.
+uint32_t FifthBits(uint32_t qh) {
+  return EveryFourth(qh) | EveryFourth(qh >> 1) << 8 | EveryFourth(qh >> 2) << 16 |
+         EveryFourth(qh >> 3) << 24;
 }
 
 struct Place {
@@ -61,50 +83,6 @@ Place BlockPlace(const GroupShape& shape, uint8_t* panel, int64_t block) {
   return {header, header + shape.header_bytes + int64_t{index} * shape.block_bytes, index};
 }
 
-// Put(row block, place, column): one block of 32 (or 256 for the K types) of one row. False when a
-// scale is not finite.
-bool PutBlock(const BlockQ8_0& in, const Place& at, int c) {
-  for (int v = 0; v < 8; ++v) {
-    Store32(at.block + 64 * v + 4 * c, Load32(in.qs + 4 * v) ^ 0x80808080U);
-  }
-  Store16(at.header + 32 * at.index + 2 * c, in.d);
-  return HalfFinite(in.d);
-}
-
-bool PutBlock(const BlockQ4_0& in, const Place& at, int c) {
-  PutNibbles(in.qs, c, at.block);
-  Store16(at.header + 32 * at.index + 2 * c, in.d);
-  return HalfFinite(in.d);
-}
-
-bool PutBlock(const BlockQ4_1& in, const Place& at, int c) {
-  PutNibbles(in.qs, c, at.block);
-  Store16(at.header + 2 * c, in.d);
-  Store16(at.header + 32 + 2 * c, in.m);
-  return HalfFinite(in.d) && HalfFinite(in.m);
-}
-
-bool PutBlock(const BlockQ5_0& in, const Place& at, int c) {
-  PutNibbles(in.qs, c, at.block);
-  PutFifthBits(Load32(in.qh), c, at.block + 256);
-  Store16(at.header + 32 * at.index + 2 * c, in.d);
-  return HalfFinite(in.d);
-}
-
-bool PutBlock(const BlockQ5_1& in, const Place& at, int c) {
-  PutNibbles(in.qs, c, at.block);
-  PutFifthBits(Load32(in.qh), c, at.block + 256);
-  Store16(at.header + 2 * c, in.d);
-  Store16(at.header + 32 + 2 * c, in.m);
-  return HalfFinite(in.d) && HalfFinite(in.m);
-}
-
-bool PutBlock(const BlockMXFP4& in, const Place& at, int c) {
-  PutNibbles(in.qs, c, at.block);
-  at.header[16 * at.index + c] = in.e;
-  return in.e != 255;
-}
-
 constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0fULL;
 
 // The nibbles of element i and i + 16 of one sub-block of 32, of 32 bytes that hold two
@@ -118,77 +96,174 @@ void SplitNibbles(const uint8_t* bytes, int half, uint8_t out[16]) {
   }
 }
 
-void PutScaleMin(const uint8_t* scales, const Place& at, int sub, int c) {
-  const ScaleMin pair = ReadScaleMin(scales, sub);
-  at.header[64 + 32 * sub + c] = pair.scale;
-  at.header[64 + 32 * sub + 16 + c] = pair.min;
-}
-
-bool PutBlock(const BlockQ4_K& in, const Place& at, int c) {
-  Store16(at.header + 2 * c, in.d);
-  Store16(at.header + 32 + 2 * c, in.dmin);
-  for (int sub = 0; sub < 8; ++sub) {
-    uint8_t qs[16];
-    SplitNibbles(in.qs + 32 * (sub / 2), sub & 1, qs);
-    PutNibbles(qs, c, at.block + int64_t{sub} * 256);
-    PutScaleMin(in.scales, at, sub, c);
+// Stored types. Items: the bytes of one row of one block of 32, vector after vector, in the order
+// of packed_layout.h. Scales: into the header, for column c; false when one is not finite.
+struct StoredQ8_0 {
+  typedef BlockQ8_0 Block;
+  static constexpr PackKind kKind = kPackQ8_0;
+  static void Items(const Block& in, int, uint8_t* out) {
+    for (int i = 0; i < 32; i += 8) {
+      const uint64_t v = Load64(in.qs + i) ^ 0x8080808080808080ULL;
+      memcpy(out + i, &v, 8);
+    }
   }
-  return HalfFinite(in.d) && HalfFinite(in.dmin);
+  static bool Scales(const Block& in, const Place& at, int c) {
+    Store16(at.header + 32 * at.index + 2 * c, in.d);
+    return HalfFinite(in.d);
+  }
+};
+
+struct StoredQ4_0 {
+  typedef BlockQ4_0 Block;
+  static constexpr PackKind kKind = kPackQ4_0;
+  static void Items(const Block& in, int, uint8_t* out) { memcpy(out, in.qs, 16); }
+  static bool Scales(const Block& in, const Place& at, int c) {
+    Store16(at.header + 32 * at.index + 2 * c, in.d);
+    return HalfFinite(in.d);
+  }
+};
+
+struct StoredQ4_1 {
+  typedef BlockQ4_1 Block;
+  static constexpr PackKind kKind = kPackQ4_1;
+  static void Items(const Block& in, int, uint8_t* out) { memcpy(out, in.qs, 16); }
+  static bool Scales(const Block& in, const Place& at, int c) {
+    Store16(at.header + 2 * c, in.d);
+    Store16(at.header + 32 + 2 * c, in.m);
+    return HalfFinite(in.d) && HalfFinite(in.m);
+  }
+};
+
+struct StoredQ5_0 {
+  typedef BlockQ5_0 Block;
+  static constexpr PackKind kKind = kPackQ5_0;
+  static void Items(const Block& in, int, uint8_t* out) {
+    memcpy(out, in.qs, 16);
+    Store32(out + 16, FifthBits(Load32(in.qh)));
+  }
+  static bool Scales(const Block& in, const Place& at, int c) {
+    Store16(at.header + 32 * at.index + 2 * c, in.d);
+    return HalfFinite(in.d);
+  }
+};
+
+struct StoredQ5_1 {
+  typedef BlockQ5_1 Block;
+  static constexpr PackKind kKind = kPackQ5_1;
+  static void Items(const Block& in, int, uint8_t* out) {
+    memcpy(out, in.qs, 16);
+    Store32(out + 16, FifthBits(Load32(in.qh)));
+  }
+  static bool Scales(const Block& in, const Place& at, int c) {
+    Store16(at.header + 2 * c, in.d);
+    Store16(at.header + 32 + 2 * c, in.m);
+    return HalfFinite(in.d) && HalfFinite(in.m);
+  }
+};
+
+struct StoredMXFP4 {
+  typedef BlockMXFP4 Block;
+  static constexpr PackKind kKind = kPackMXFP4;
+  static void Items(const Block& in, int, uint8_t* out) { memcpy(out, in.qs, 16); }
+  static bool Scales(const Block& in, const Place& at, int c) {
+    at.header[16 * at.index + c] = in.e;
+    return in.e != 255;
+  }
+};
+
+bool PutScalesK(uint16_t d, uint16_t dmin, const uint8_t* scales, uint8_t* header, int c) {
+  Store16(header + 2 * c, d);
+  Store16(header + 32 + 2 * c, dmin);
+  for (int sub = 0; sub < 8; ++sub) {
+    const ScaleMin pair = ReadScaleMin(scales, sub);
+    header[64 + 32 * sub + c] = pair.scale;
+    header[64 + 32 * sub + 16 + c] = pair.min;
+  }
+  return HalfFinite(d) && HalfFinite(dmin);
 }
 
-bool PutBlock(const BlockQ5_K& in, const Place& at, int c) {
-  Store16(at.header + 2 * c, in.d);
-  Store16(at.header + 32 + 2 * c, in.dmin);
-  for (int sub = 0; sub < 8; ++sub) {
-    uint8_t* block = at.block + int64_t{sub} * 320;
-    uint8_t qs[16];
-    SplitNibbles(in.qs + 32 * (sub / 2), sub & 1, qs);
-    PutNibbles(qs, c, block);
+struct StoredQ4K {
+  typedef BlockQ4_K Block;
+  static constexpr PackKind kKind = kPackQ4K;
+  static void Items(const Block& in, int sub, uint8_t* out) {
+    SplitNibbles(in.qs + 32 * (sub / 2), sub & 1, out);
+  }
+  static bool Scales(const Block& in, const Place& at, int c) {
+    return PutScalesK(in.d, in.dmin, in.scales, at.header, c);
+  }
+};
+
+struct StoredQ5K {
+  typedef BlockQ5_K Block;
+  static constexpr PackKind kKind = kPackQ5K;
+  static void Items(const Block& in, int sub, uint8_t* out) {
+    SplitNibbles(in.qs + 32 * (sub / 2), sub & 1, out);
     uint32_t high = 0;  // bit v of byte i: element 4v + i
     for (int v = 0; v < 8; ++v) high |= ((Load32(in.qh + 4 * v) >> sub) & 0x01010101U) << v;
-    Store32(block + 256 + 4 * c, high);
-    PutScaleMin(in.scales, at, sub, c);
+    Store32(out + 16, high);
   }
-  return HalfFinite(in.d) && HalfFinite(in.dmin);
-}
+  static bool Scales(const Block& in, const Place& at, int c) {
+    return PutScalesK(in.d, in.dmin, in.scales, at.header, c);
+  }
+};
 
-bool PutBlock(const BlockQ6_K& in, const Place& at, int c) {
-  Store16(at.header + 2 * c, in.d);
-  for (int sub = 0; sub < 8; ++sub) {
-    uint8_t* block = at.block + int64_t{sub} * 384;
+struct StoredQ6K {
+  typedef BlockQ6_K Block;
+  static constexpr PackKind kKind = kPackQ6K;
+  static void Items(const Block& in, int sub, uint8_t* out) {
     const int half = sub / 4, part = sub & 3;
-    uint8_t qs[16];
-    SplitNibbles(in.ql + 64 * half + 32 * (part & 1), part / 2, qs);
-    PutNibbles(qs, c, block);
+    SplitNibbles(in.ql + 64 * half + 32 * (part & 1), part / 2, out);
     for (int w = 0; w < 2; ++w) {
       uint32_t high = 0;
       for (int f = 0; f < 4; ++f) {
         const uint32_t bits = Load32(in.qh + 32 * half + 16 * w + 4 * f);
         high |= ((bits >> (2 * part)) & 0x03030303U) << (2 * f);
       }
-      Store32(block + 256 + 64 * w + 4 * c, high);
+      Store32(out + 16 + 4 * w, high);
     }
-    at.header[32 + 32 * sub + c] = static_cast<uint8_t>(in.scales[2 * sub]);
-    at.header[32 + 32 * sub + 16 + c] = static_cast<uint8_t>(in.scales[2 * sub + 1]);
   }
-  return HalfFinite(in.d);
-}
+  static bool Scales(const Block& in, const Place& at, int c) {
+    Store16(at.header + 2 * c, in.d);
+    for (int sub = 0; sub < 8; ++sub) {
+      at.header[32 + 32 * sub + c] = static_cast<uint8_t>(in.scales[2 * sub]);
+      at.header[32 + 32 * sub + 16 + c] = static_cast<uint8_t>(in.scales[2 * sub + 1]);
+    }
+    return HalfFinite(in.d);
+  }
+};
 
-// Columns are walked inside of blocks, so that a panel is written once, front to back.
-template <typename Block, int kBlocks32>
-bool PackBlocks(PackKind kind, const std::byte* const* rows, int count, int64_t cols,
-                uint8_t* panel) {
-  const GroupShape& shape = kGroupShapes[kind];
-  const int64_t blocks = cols / (kBlock * kBlocks32);
-  if (count < kQuantPanel || (blocks * kBlocks32) % shape.group_blocks != 0) {
-    memset(panel, 0, static_cast<size_t>(PanelBytes(kind, cols)));
-  }
+// Blocks are walked in the order of the panel, which is written once, front to back.
+template <typename Stored>
+bool PackBlocks(const std::byte* const* rows, int count, int64_t cols, uint8_t* panel) {
+  typedef typename Stored::Block Block;
+  constexpr GroupShape kShape = kGroupShapes[Stored::kKind];
+  constexpr int kVectors = kShape.block_bytes / 64;
+  constexpr int kSubs = sizeof(Block) > 100 ? 8 : 1;  // blocks of 32 in a stored block
+  static const Block kNone = {};                      // what rows past the end hold
   bool finite = true;
-  for (int64_t b = 0; b < blocks; ++b) {
-    const Place place = BlockPlace(shape, panel, b * kBlocks32);
-    for (int c = 0; c < count; ++c) {
-      const auto* in = reinterpret_cast<const Block*>(rows[c]) + b;
-      finite = PutBlock(*in, place, c) && finite;
+  for (int64_t b = 0; b < cols / (kBlock * kSubs); ++b) {
+    const Place at = BlockPlace(kShape, panel, b * kSubs);
+    const Block* in[kQuantPanel];
+    for (int c = 0; c < kQuantPanel; ++c) {
+      in[c] = c < count ? reinterpret_cast<const Block*>(rows[c]) + b : &kNone;
+      finite = Stored::Scales(*in[c], at, c) && finite;
+    }
+    for (int sub = 0; sub < kSubs; ++sub) {
+      for (int c = 0; c < kQuantPanel; c += 4) {
+        uint8_t items[4][48];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) Stored::Items(*in[c + i], sub, items[i]);
+        uint8_t* out = at.block + int64_t{sub} * kShape.block_bytes + 4 * c;
+#pragma GCC unroll 2
+        for (int v = 0; v + 4 <= kVectors; v += 4) {
+          const void* quad[4] = {items[0] + 4 * v, items[1] + 4 * v, items[2] + 4 * v,
+                                 items[3] + 4 * v};
+          Transpose4(quad, out + 64 * v, 64);
+        }
+        for (int v = kVectors / 4 * 4; v < kVectors; ++v) {
+          for (int i = 0; i < 4; ++i) Store32(out + 64 * v + 4 * i, Load32(items[i] + 4 * v));
+        }
+      }
     }
   }
   return finite;
@@ -213,11 +288,20 @@ bool PackItems32(const ExponentCheck& check, const std::byte* const* rows, int c
     const int64_t n = std::min(kTile, items - k);
     for (int c = 0; c < count; ++c) {
       const std::byte* in = rows[c] + 4 * k;
-      uint8_t* out = panel + 128 * k + 4 * c;
+      for (int64_t i = 0; i < n; ++i) seen |= (Load32(in + 4 * i) & check.mask) + check.carry;
+    }
+    const int whole = n == kTile ? count / 4 * 4 : 0;
+    for (int c = 0; c < whole; c += 4) {
+      for (int64_t i = 0; i < kTile; i += 4) {
+        const std::byte* const* row = rows + c;
+        const int64_t at = 4 * (k + i);
+        const void* quad[4] = {row[0] + at, row[1] + at, row[2] + at, row[3] + at};
+        Transpose4(quad, panel + 128 * (k + i) + 4 * c, 128);
+      }
+    }
+    for (int c = whole; c < count; ++c) {
       for (int64_t i = 0; i < n; ++i) {
-        const uint32_t v = Load32(in + 4 * i);
-        seen |= (v & check.mask) + check.carry;
-        Store32(out + 128 * i, v);
+        Store32(panel + 128 * (k + i) + 4 * c, Load32(rows[c] + 4 * (k + i)));
       }
     }
   }
@@ -385,9 +469,6 @@ int64_t PanelBytes(PackKind kind, int64_t cols) {
 bool PackPanel(PackKind kind, DType dtype, const std::byte* const* rows, int count, int64_t cols,
                uint8_t* panel) {
   if (kind <= kPackBF16) {
-    if (count < kFloatPanel || (kind == kPackBF16 && cols % kBlock != 0)) {
-      memset(panel, 0, static_cast<size_t>(PanelBytes(kind, cols)));
-    }
     if (kind == kPackF16) {
       return PackHalves(rows, count, cols, panel);
     } else if (kind == kPackBF16) {
@@ -399,23 +480,23 @@ bool PackPanel(PackKind kind, DType dtype, const std::byte* const* rows, int cou
   }
   switch (kind) {
     case kPackQ8_0:
-      return PackBlocks<BlockQ8_0, 1>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredQ8_0>(rows, count, cols, panel);
     case kPackQ4_0:
-      return PackBlocks<BlockQ4_0, 1>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredQ4_0>(rows, count, cols, panel);
     case kPackQ4_1:
-      return PackBlocks<BlockQ4_1, 1>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredQ4_1>(rows, count, cols, panel);
     case kPackQ5_0:
-      return PackBlocks<BlockQ5_0, 1>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredQ5_0>(rows, count, cols, panel);
     case kPackQ5_1:
-      return PackBlocks<BlockQ5_1, 1>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredQ5_1>(rows, count, cols, panel);
     case kPackQ4K:
-      return PackBlocks<BlockQ4_K, 8>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredQ4K>(rows, count, cols, panel);
     case kPackQ5K:
-      return PackBlocks<BlockQ5_K, 8>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredQ5K>(rows, count, cols, panel);
     case kPackQ6K:
-      return PackBlocks<BlockQ6_K, 8>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredQ6K>(rows, count, cols, panel);
     case kPackMXFP4:
-      return PackBlocks<BlockMXFP4, 1>(kind, rows, count, cols, panel);
+      return PackBlocks<StoredMXFP4>(rows, count, cols, panel);
     default:
       break;
   }

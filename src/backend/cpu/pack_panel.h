@@ -17,8 +17,9 @@ int64_t PanelSteps(PackKind kind, int64_t cols);
 int64_t PanelBytes(PackKind kind, int64_t cols);
 inline int PanelRows(PackKind kind) { return kind <= kPackBF16 ? kFloatPanel : kQuantPanel; }
 
-// Packs `count` rows, the rest of the panel becomes zeros. rows[i] points at `cols` elements of
-// `dtype`. kind is KindOf(dtype), or kPackF32 to decode. False when a scale is not finite.
+// Packs `count` rows into a panel that holds zeros; rows past `count` stay zeros. rows[i] points at
+// `cols` elements of `dtype`. kind is KindOf(dtype), or kPackF32 to decode. False when a scale is
+// not finite.
 bool PackPanel(PackKind kind, DType dtype, const std::byte* const* rows, int count, int64_t cols,
                uint8_t* panel);
 
