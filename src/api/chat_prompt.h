@@ -13,13 +13,23 @@
 
 namespace deepinfer {
 
+// Where special tokens that are spelt out in a prompt count as such.
+enum class SpecialTokenTrust {
+  kTemplate,    // only in text the template wrote: a user cannot forge a turn
+  kEverywhere,  // as Hugging Face does
+};
+
 struct ChatPromptOptions {
   enum class Generation {
     kAddPrompt,
     kContinueFinalMessage,
     kNone
   } generation = Generation::kAddPrompt;
-  Json template_kwargs;  // null or an object: further template variables
+  Json template_kwargs;  // null or an object: further template variables, untrusted
+  Json documents;        // null or a list
+  SpecialTokenTrust trust = SpecialTokenTrust::kTemplate;
+  // The tokenizer's own prefix (BOS) on top of what the template writes; never twice the same.
+  enum class Prefix { kTemplate, kTokenizer } prefix = Prefix::kTemplate;
 };
 
 // Checks `messages` (roles, content texts or lists of text parts) and renders them. The two text
@@ -27,9 +37,12 @@ struct ChatPromptOptions {
 Result<RenderedPrompt> RenderChat(const ChatTemplate* chat_template, const Tokenizer* tokenizer,
                                   const Json& messages, const ChatPromptOptions& options);
 
-// RenderChat, then Encode without the post-processor: the template writes BOS where one belongs.
+// RenderChat, then Encode.
 Result<std::vector<TokenId>> EncodeChat(const ChatTemplate* chat_template,
                                         const Tokenizer* tokenizer, const Json& messages,
                                         const ChatPromptOptions& options);
+
+// The text of a content field: a string, or the texts of its parts, one a line.
+Result<std::string> ContentText(const Json& content, const std::string& param);
 
 }  // namespace deepinfer

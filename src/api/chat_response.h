@@ -1,0 +1,54 @@
+// Deltas to the chat dialect: chat.completion.chunk frames or one chat.completion object.
+// Owned by a DialectCall; called by one thread at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api/call_options.h"
+#include "api/dialect.h"
+#include "api/response_parts.h"
+
+namespace deepinfer {
+
+struct ChatResponseOptions {
+  CallOptions call;
+  Envelope envelope;
+  TokenNames names;
+  std::vector<TokenId> prompt_ids;
+  std::vector<TokenId> stop_token_ids;
+  int samples = 1;
+  bool logprobs = false;
+  std::string echo;  // text that begins every message
+};
+
+class ChatResponse final : public ResponseStream {
+ public:
+  explicit ChatResponse(ChatResponseOptions options);
+  void OnDelta(int prompt, OutputDelta delta, std::string* out) override;
+  void Finish(std::string* out) override;
+  void Fail(const Status& status, std::string* out) override;
+
+ private:
+  struct Choice {
+    bool started = false;
+    ChoiceNews whole;  // the fold, without streaming
+  };
+
+  ChoiceNews NewsOf(OutputDelta delta) const;
+  // One frame; `choice` is the choice's members after "index".
+  void AppendChunk(std::string* out, const ChoiceNews& news, std::string_view choice,
+                   bool first) const;
+  void AppendChunks(std::string* out, const ChoiceNews& news, bool first) const;
+  void AppendMessage(std::string* out, const ChoiceNews& news) const;
+  // "logprobs": the object, or null.
+  void AppendLogprobs(std::string* out, const ChoiceNews& news) const;
+
+  const ChatResponseOptions options_;
+  const std::string open_;  // the envelope up to the choices
+  UsageTotals totals_;
+  std::vector<Choice> choices_;
+  std::string prompt_logprobs_;
+};
+
+}  // namespace deepinfer

@@ -1,0 +1,56 @@
+// The seam between a wire dialect and whoever runs requests: a JSON body becomes a DialectCall, the
+// engine's deltas become frames or one body. The whole body is the fold of the very chunks that a
+// stream would have sent. Parsing runs on any thread; a ResponseStream is called by one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/chat_prompt.h"
+#include "api/sampling_json.h"
+#include "base/json.h"
+#include "deepinfer/request.h"
+#include "deepinfer/status.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace deepinfer {
+
+// What dialects know of the model they speak for. Outlives the calls made from it.
+struct DialectContext {
+  std::vector<std::string> names;               // served names, at least one; the first is reported
+  const Tokenizer* tokenizer = nullptr;         // nullptr: token ids only
+  const ChatTemplate* chat_template = nullptr;  // nullptr: no chat
+  SamplingDefaults defaults;                    // max_tokens unset: the dialect's default
+  int vocab = 0;
+  int max_model_len = 0;
+  int64_t created_s = 0;  // Unix time of loading
+  SpecialTokenTrust trust = SpecialTokenTrust::kTemplate;
+};
+
+class ResponseStream {
+ public:
+  virtual ~ResponseStream() = default;
+  // `prompt` is the index into DialectCall::requests. Streaming: appends frames, perhaps none.
+  // Whole: folds the delta. A delta that ends in kError or kCancelled goes to Fail instead.
+  virtual void OnDelta(int prompt, OutputDelta delta, std::string* out) = 0;
+  // After the last delta of every prompt. Streaming: the frames that end the stream; whole: the
+  // JSON body.
+  virtual void Finish(std::string* out) = 0;
+  // Streaming: the frame that reports a failure after the start; nothing may follow it.
+  virtual void Fail(const Status& status, std::string* out) = 0;
+};
+
+struct DialectCall {
+  std::vector<Request> requests;  // one for each prompt
+  enum class Mode { kWhole, kStream } mode = Mode::kWhole;
+  std::unique_ptr<ResponseStream> response;
+};
+
+// POST /v1/chat/completions and /v1/completions. Errors are what the client did wrong.
+Result<DialectCall> ParseChatCompletion(const Json& body, const DialectContext& context);
+Result<DialectCall> ParseCompletion(const Json& body, const DialectContext& context);
+
+}  // namespace deepinfer
