@@ -266,6 +266,7 @@ Status Checkpoint::Impl::GatherGgufFacts(const GgufMetadata& metadata, GgufTenso
   facts->has_head = has(TensorRole::kOutput, 0);
   facts->has_qkv_bias = has(TensorRole::kQBias, 0);
   facts->has_output_bias = has(TensorRole::kOBias, 0);
+  facts->has_mlp_bias = has(TensorRole::kDownBias, 0);
   DI_ASSIGN(const int num_layers, GgufLayerCount(metadata));
   for (int layer = 0; layer < num_layers; ++layer) {
     facts->sparse_layer.push_back(has(TensorRole::kRouter, layer) ? 1 : 0);

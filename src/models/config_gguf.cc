@@ -198,6 +198,7 @@ Result<ModelConfig> ConfigFromGguf(const GgufMetadata& metadata, const GgufTenso
   out.tied_head = !facts.has_head;
   out.qkv_bias = facts.has_qkv_bias || out.family == ModelFamily::kQwen2;
   out.output_bias = facts.has_output_bias;
+  out.mlp_bias = facts.has_mlp_bias;
   out.qk_norm = out.family == ModelFamily::kQwen3 || out.family == ModelFamily::kQwen3Moe;
   DI_ASSIGN(out.bos_id, TokenIdOf(metadata, "tokenizer.ggml.bos_token_id"));
   DI_ASSIGN(out.pad_id, TokenIdOf(metadata, "tokenizer.ggml.padding_token_id"));

@@ -92,6 +92,7 @@ struct GgufTensorFacts {
   bool has_head = false;  // output.weight exists
   bool has_qkv_bias = false;
   bool has_output_bias = false;
+  bool has_mlp_bias = false;
   std::vector<uint8_t> sparse_layer;    // [layers] 1 where the layer has a router
   std::span<const float> rope_factors;  // rope_freqs.weight [rope dim / 2], or empty
 };
