@@ -11,6 +11,22 @@ __mmask16 Lanes(int64_t left) {
   return static_cast<__mmask16>(left <= 0 ? 0 : (1U << left) - 1U);
 }
 
+// What follows the bytes of an ActBlock: scale, scale * sum, -8, -16 and -128 times the sum, -32
+// times the sum of either half, zero.
+__m256 Sums(__m256i q, float scale) {
+  __m256i half = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), q);
+  half = _mm256_add_epi32(half, _mm256_shuffle_epi32(half, 0x4e));
+  half = _mm256_add_epi32(half, _mm256_shuffle_epi32(half, 0xb1));  // of the lane, in each item
+  const __m256i sum = _mm256_add_epi32(half, _mm256_permute2x128_si256(half, half, 1));
+  const __m256i halves =
+      _mm256_permutevar8x32_epi32(half, _mm256_setr_epi32(0, 0, 0, 0, 0, 0, 4, 4));
+  const __m256i ints = _mm256_mullo_epi32(_mm256_blend_epi32(sum, halves, 0x60),
+                                          _mm256_setr_epi32(0, 0, -8, -16, -128, -32, -32, 0));
+  const __m256 factors = _mm256_blend_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(1.0F), 1);
+  const __m256 floats = _mm256_mul_ps(_mm256_set1_ps(scale), factors);
+  return _mm256_blend_ps(_mm256_castsi256_ps(ints), floats, 3);
+}
+
 }  // namespace
 
 void QuantizeAvx512(const float* x, int64_t cols, ActBlock* out) {
@@ -34,19 +50,10 @@ void QuantizeAvx512(const float* x, int64_t cols, ActBlock* out) {
       q_low = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
       q_high = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
     }
-    _mm_store_si128(reinterpret_cast<__m128i*>(out->q), _mm512_cvtepi32_epi8(q_low));
-    _mm_store_si128(reinterpret_cast<__m128i*>(out->q + 16), _mm512_cvtepi32_epi8(q_high));
-    const int32_t sum_low = _mm512_reduce_add_epi32(q_low);
-    const int32_t sum_high = _mm512_reduce_add_epi32(q_high);
-    const int32_t sum = sum_low + sum_high;
-    out->scale = scale;
-    out->scaled_sum = scale * static_cast<float>(sum);
-    out->minus8 = -8 * sum;
-    out->minus16 = -16 * sum;
-    out->minus128 = -128 * sum;
-    out->minus32[0] = -32 * sum_low;
-    out->minus32[1] = -32 * sum_high;
-    out->unused = 0;
+    const __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(q_low)),
+                                              _mm512_cvtepi32_epi8(q_high), 1);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out->q), q);
+    _mm256_store_ps(&out->scale, Sums(q, scale));
   }
 }
 
