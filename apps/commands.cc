@@ -7,7 +7,12 @@ namespace deepinfer {
 namespace {
 
 constexpr Command kCommands[] = {
+    {"generate", "generate text offline", RunGenerate},
+    {"chat", "talk to a model in the terminal", RunChat},
     {"serve", "serve a model over HTTP", RunServe},
+    {"bench", "measure latency, throughput or a server", RunBench},
+    {"doctor", "show what this machine offers", RunDoctor},
+    {"tokenize", "turn text into token ids", RunTokenize},
 };
 
 }  // namespace

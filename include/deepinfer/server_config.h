@@ -23,6 +23,9 @@ struct ServerConfig {
   std::vector<std::string> served_model_names;
   // Jinja file that replaces the checkpoint's chat template; empty: keep it.
   std::string chat_template_file;
+  // Special tokens spelt out in a user's text count as such, as in Hugging Face. Otherwise only
+  // those that the chat template writes do, so that nobody can forge a turn.
+  bool trust_user_special_tokens = false;
 
   // HTTP limits.
   int http_threads = 1;                        // event-driven I/O threads

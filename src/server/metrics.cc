@@ -157,7 +157,7 @@ void RenderHttp(const MetricsSnapshot& snapshot, MetricsWriter* out) {
   out->Counter("deepinfer:invalid_requests", "Requests with a wrong body.",
                count(snapshot.counters->invalid()));
   out->Counter("deepinfer:overload_rejections", "Requests refused before they were parsed.",
-               count(snapshot.counters->admission_rejections()));
+               count(snapshot.counters->overload()));
 }
 
 void RenderProcess(MetricsWriter* out) {

@@ -21,18 +21,18 @@ class ServerCounters {
  public:
   // One answer was given (or the client left: 499).
   void AddResponse(int status);
-  void AddAdmissionRejection() { admission_rejections_.fetch_add(1, std::memory_order_relaxed); }
+  void AddOverload() { overload_.fetch_add(1, std::memory_order_relaxed); }
   // Requests that a parser turned down.
   void AddInvalid() { invalid_.fetch_add(1, std::memory_order_relaxed); }
 
   std::vector<std::pair<int, int64_t>> responses() const;  // by status, only those that occurred
-  int64_t admission_rejections() const { return admission_rejections_; }
+  int64_t overload() const { return overload_; }
   int64_t invalid() const { return invalid_; }
 
  private:
   static constexpr int kStatusMin = 100;
   std::array<std::atomic<int64_t>, 500> responses_{};
-  std::atomic<int64_t> admission_rejections_{0};
+  std::atomic<int64_t> overload_{0};
   std::atomic<int64_t> invalid_{0};
 };
 

@@ -1,0 +1,18 @@
+// Refusals and failures as HTTP answers with the OpenAI error object. Pure functions, any thread.
+#pragma once
+
+#include <string>
+
+#include "deepinfer/status.h"
+#include "net/http_types.h"
+
+namespace deepinfer {
+
+// The status that the code maps to, Retry-After where trying again can help, and x-should-retry for
+// the client libraries that obey it.
+HttpResponse ErrorResponse(const Status& status);
+
+// For statuses of HTTP itself (405, 408, 415, 431, ...), which no StatusCode stands for.
+HttpResponse HttpError(int http_status, const std::string& message);
+
+}  // namespace deepinfer

@@ -1,0 +1,163 @@
+#include "server/inference_call.h"
+
+#include <utility>
+
+#include "net/sse.h"
+#include "server/error_response.h"
+
+namespace deepinfer {
+
+namespace {
+
+Status StatusOf(const OutputDelta& delta) {
+  if (delta.finish == FinishReason::kCancelled) {
+    return {StatusCode::kCancelled, "the request was cancelled"};
+  }
+  return {static_cast<StatusCode>(delta.error_code), delta.error};
+}
+
+HttpStreamStart EventStream() {
+  HttpStreamStart start;
+  start.headers.Add("Cache-Control", "no-cache");
+  start.headers.Add("X-Accel-Buffering", "no");
+  start.keep_alive = kSseKeepAlive;
+  return start;
+}
+
+}  // namespace
+
+InferenceCall::InferenceCall(const Context& context, DialectCall dialect,
+                             std::shared_ptr<ResponseWriter> writer)
+    : context_(context), dialect_(std::move(dialect)), writer_(std::move(writer)) {}
+
+void InferenceCall::Start() {
+  self_ = shared_from_this();
+  const std::shared_ptr<InferenceCall> keep = self_;
+  for (size_t i = 0; i < dialect_.requests.size(); ++i) {
+    sinks_.emplace_back(this, static_cast<int>(i));
+  }
+  Status refused;
+  size_t submitted = 0;
+  for (Request& request : dialect_.requests) {
+    Result<RequestId> id = context_.engine->Submit(std::move(request), &sinks_[submitted]);
+    if (!id.ok()) {
+      refused = id.status();
+      break;
+    }
+    ++submitted;
+    std::lock_guard lock(mutex_);
+    ids_.push_back(*id);
+    ++open_;
+  }
+  if (submitted > 0) {
+    writer_->OnClose([weak = weak_from_this()](CloseReason) {
+      if (const std::shared_ptr<InferenceCall> call = weak.lock()) call->OnClientLeft();
+    });
+  }
+  std::unique_lock lock(mutex_);
+  if (!refused.ok()) {
+    phase_ = Phase::kEnded;
+    context_.counters->AddResponse(ErrorResponse(refused).status);
+    writer_->Send(ErrorResponse(refused));
+  } else {
+    phase_ = Phase::kRunning;
+    if (dialect_.mode == DialectCall::Mode::kStream) writer_->StartStream(EventStream());
+  }
+  // What the engine said meanwhile; also counts down prompts that are over already.
+  std::vector<std::pair<int, OutputDelta>> early = std::move(early_);
+  for (auto& [prompt, delta] : early) Apply(prompt, std::move(delta));
+  const bool nothing_left = open_ == 0;
+  lock.unlock();
+  if (!refused.ok()) CancelAll();
+  if (nothing_left) self_.reset();
+}
+
+void InferenceCall::OnDelta(int prompt, OutputDelta delta) {
+  std::shared_ptr<InferenceCall> keep;
+  std::unique_lock lock(mutex_);
+  if (phase_ == Phase::kSubmitting) {
+    early_.emplace_back(prompt, std::move(delta));
+    return;
+  }
+  Apply(prompt, std::move(delta));
+  if (open_ > 0) return;
+  keep = std::move(self_);
+  lock.unlock();
+}
+
+// Under the lock.
+void InferenceCall::Apply(int prompt, OutputDelta delta) {
+  const bool last = delta.last;
+  const bool broken =
+      delta.finish == FinishReason::kError || delta.finish == FinishReason::kCancelled;
+  if (last) --open_;
+  if (phase_ == Phase::kEnded) return;
+  if (broken) {
+    Fail(StatusOf(delta));
+    return;
+  }
+  std::string frames;
+  dialect_.response->OnDelta(prompt, std::move(delta), &frames);
+  // A refused write means that the client is gone; OnClientLeft follows and cancels.
+  if (!frames.empty()) writer_->Write(frames);
+  if (open_ == 0) Complete();
+}
+
+// Under the lock. The other prompts of this request go as well.
+void InferenceCall::Fail(const Status& status) {
+  phase_ = Phase::kEnded;
+  HttpResponse response = ErrorResponse(status);
+  context_.counters->AddResponse(client_left_ ? 499 : response.status);
+  if (dialect_.mode == DialectCall::Mode::kStream) {
+    std::string frame;
+    dialect_.response->Fail(status, &frame);
+    writer_->Write(frame);
+    writer_->Finish();
+  } else {
+    writer_->Send(std::move(response));
+  }
+  // The engine must not be called from a sink.
+  if (open_ > 0) {
+    context_.prep->TrySubmit([call = shared_from_this()] { call->CancelAll(); });
+  }
+}
+
+// Under the lock.
+void InferenceCall::Complete() {
+  phase_ = Phase::kEnded;
+  context_.counters->AddResponse(client_left_ ? 499 : 200);
+  if (dialect_.mode == DialectCall::Mode::kStream) {
+    std::string frames;
+    dialect_.response->Finish(&frames);
+    writer_->Write(frames);
+    writer_->Finish();
+    return;
+  }
+  // A long body is written elsewhere, so that no other request waits for it.
+  const auto send = [call = shared_from_this()] {
+    HttpResponse response;
+    call->dialect_.response->Finish(&response.body);
+    call->writer_->Send(std::move(response));
+  };
+  Task task(send);
+  if (context_.prep->TrySubmit(std::move(task)) != PushResult::kOk) send();
+}
+
+void InferenceCall::OnClientLeft() {
+  {
+    std::lock_guard lock(mutex_);
+    client_left_ = true;
+  }
+  CancelAll();
+}
+
+void InferenceCall::CancelAll() {
+  std::vector<RequestId> ids;
+  {
+    std::lock_guard lock(mutex_);
+    ids = ids_;
+  }
+  for (const RequestId id : ids) context_.engine->Cancel(id);
+}
+
+}  // namespace deepinfer

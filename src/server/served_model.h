@@ -1,0 +1,24 @@
+// What the routes serve: an engine with the text side of its model. Built on the loading thread,
+// then constant; the engine goes before the model it uses.
+#pragma once
+
+#include <memory>
+
+#include "api/dialect.h"
+#include "deepinfer/engine.h"
+#include "deepinfer/server_config.h"
+#include "models/loaded_model.h"
+
+namespace deepinfer {
+
+struct ServedModel {
+  std::unique_ptr<LoadedModel> loaded;  // nullptr in tests, whose engine is scripted
+  std::unique_ptr<Engine> engine;
+  DialectContext dialect;
+};
+
+// `report` may be empty. Errors name the file or the setting at fault.
+Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
+                                                     const LoadProgress& progress = {});
+
+}  // namespace deepinfer

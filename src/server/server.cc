@@ -1,0 +1,251 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "api/models.h"
+#include "api/tokenize.h"
+#include "base/format.h"
+#include "base/json.h"
+#include "base/logging.h"
+#include "deepinfer/version.h"
+#include "server/error_response.h"
+
+namespace deepinfer {
+
+namespace {
+
+HttpServerConfig HttpConfigOf(const ServerConfig& config) {
+  HttpServerConfig http;
+  http.host = config.host;
+  http.port = config.port;
+  http.io_threads = config.http_threads;
+  http.connections_max = config.max_connections;
+  http.requests_in_flight_max = config.max_concurrent_requests;
+  http.header_bytes_max = config.max_header_bytes;
+  http.body_bytes_max = config.max_body_bytes;
+  http.body_bytes_in_flight_max = config.max_body_bytes_in_flight;
+  http.header_timeout_ms = config.header_timeout_ms;
+  http.body_timeout_ms = config.body_timeout_ms;
+  http.idle_timeout_ms = config.idle_timeout_ms;
+  http.write_stall_timeout_ms = config.write_timeout_ms;
+  http.stream_keep_alive_ms = config.sse_ping_interval_ms;
+  http.stream_buffer_bytes_max = config.max_stream_buffer_bytes;
+  http.cors_origins = config.allowed_origins;
+  return http;
+}
+
+// Tokenising is short next to generating: a few threads keep up with many requests.
+int PrepThreads(int configured) {
+  if (configured > 0) return configured;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores / 4, 1, 8);
+}
+
+HttpResponse JsonResponse(int status, const Json& body) {
+  return {status, "application/json", {}, body.Dump()};
+}
+
+HttpResponse Respond(const Result<Json>& answer) {
+  return answer.ok() ? JsonResponse(200, *answer) : ErrorResponse(answer.status());
+}
+
+constexpr std::string_view kModelsPath = "/v1/models";
+
+}  // namespace
+
+Server::Server(ServerConfig config)
+    : config_(std::move(config)), auth_(config_.api_keys), router_(&auth_, HttpError) {
+  AddRoutes();
+}
+
+Server::~Server() {
+  Drain(0);
+  if (loading_.joinable()) loading_.join();
+}
+
+Status Server::Start(std::function<void(const Status&)> on_loaded) {
+  return Start(std::move(on_loaded), [this] { return LoadServedModel(config_); });
+}
+
+Status Server::Start(std::function<void(const Status&)> on_loaded, Loader loader) {
+  prep_ = std::make_unique<TaskPool>(PrepThreads(config_.prep_threads),
+                                     static_cast<size_t>(config_.max_num_queued_preps));
+  inference_ = std::make_unique<InferenceRoute>(
+      InferenceRoute::Options{.request_timeout_ms = config_.request_timeout_ms,
+                              .prep = prep_.get(),
+                              .counters = &counters_});
+  http_ = std::make_unique<HttpServer>(
+      HttpConfigOf(config_),
+      HttpHooks{[this](const HttpRequest& head) { return router_.Admit(head); },
+                [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+                  router_.Handle(std::move(request), std::move(writer));
+                },
+                HttpError});
+  DI_TRY(http_->Start());
+  loading_ = std::thread([this, on_loaded = std::move(on_loaded), loader = std::move(loader)] {
+    Result<std::unique_ptr<ServedModel>> loaded = loader();
+    if (loaded.ok()) {
+      owned_ = *std::move(loaded);
+      served_.store(owned_.get(), std::memory_order_release);
+    }
+    on_loaded(loaded.status());
+  });
+  return {};
+}
+
+int Server::port() const { return http_->port(); }
+
+bool Server::Drain(int64_t patience_ms) {
+  draining_ = true;
+  if (prep_ == nullptr) return true;
+  const bool clean = http_->Drain(patience_ms);
+  // No request arrives any more; those that were cut leave the engine, then the prep threads.
+  if (const ServedModel* served = served_) {
+    if (Status status = served->engine->Drain(0); !status.ok()) {
+      LogInfo("shutdown: {}", status.message());
+    }
+  }
+  prep_.reset();
+  return clean;
+}
+
+bool Server::stuck() const {
+  const ServedModel* served = served_;
+  if (served == nullptr) return false;
+  const EngineStats stats = served->engine->Stats();
+  return stats.running + stats.waiting > 0 &&
+         stats.last_step_age_us > config_.watchdog_timeout_ms * 1000;
+}
+
+void Server::AddRoutes() {
+  using Access = Route::Access;
+  using Limit = HttpAdmission::Limit;
+  const auto health = [this](HttpRequest, std::shared_ptr<ResponseWriter> writer) {
+    Health(*writer);
+  };
+  for (const char* path : {"/health", "/v1/health", "/ping"}) {
+    router_.Add({"GET", path, health, Access::kPublic, Limit::kExempt});
+  }
+  router_.Add({"GET", "/metrics",
+               [this](HttpRequest, std::shared_ptr<ResponseWriter> writer) { Metrics(*writer); },
+               Access::kPublic, Limit::kExempt});
+  router_.Add({"GET", "/version", [this](HttpRequest, std::shared_ptr<ResponseWriter> writer) {
+                 Json body = Json::Object();
+                 body.Set("version", Json::String(kVersion));
+                 Reply(*writer, JsonResponse(200, body));
+               }});
+  const auto models = [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+    const ServedModel* served = ServedOr503(*writer);
+    if (served == nullptr) return;
+    if (request.path == kModelsPath) {
+      Reply(*writer, JsonResponse(200, ModelList(served->dialect)));
+      return;
+    }
+    const std::string_view name = std::string_view(request.path).substr(kModelsPath.size() + 1);
+    Reply(*writer, Respond(ModelCard(served->dialect, name)));
+  };
+  router_.Add({"GET", "/v1/models", models});
+  router_.Add({"GET", "/v1/models/*", models});
+  AddPrepared("/tokenize", Tokenize);
+  AddPrepared("/detokenize", Detokenize);
+  AddInference("/v1/chat/completions", InferenceRoute::Dialect::kChat);
+  AddInference("/v1/completions", InferenceRoute::Dialect::kCompletions);
+}
+
+void Server::Health(ResponseWriter& writer) const {
+  const ServedModel* served = served_;
+  Json body = Json::Object();
+  const char* status = "ok";
+  EngineStats stats;
+  if (served != nullptr) stats = served->engine->Stats();
+  if (draining_) {
+    status = "draining";
+  } else if (served == nullptr) {
+    status = "loading";
+  } else if (stuck()) {
+    status = "stuck";
+  }
+  body.Set("status", Json::String(status));
+  if (served != nullptr) {
+    body.Set("steps", Json::Int(stats.steps));
+    body.Set("last_step_age_ms", Json::Int(stats.last_step_age_us / 1000));
+    body.Set("running", Json::Int(stats.running));
+    body.Set("waiting", Json::Int(stats.waiting));
+  }
+  HttpResponse response = JsonResponse(std::string_view(status) == "ok" ? 200 : 503, body);
+  if (response.status == 503) response.headers.Add("Retry-After", "1");
+  writer.Send(std::move(response));
+}
+
+void Server::Metrics(ResponseWriter& writer) const {
+  MetricsSnapshot snapshot;
+  if (const ServedModel* served = served_) {
+    snapshot.loaded = true;
+    snapshot.model_name = served->dialect.names[0];
+    snapshot.engine = served->engine->Stats();
+    snapshot.limits = served->engine->limits();
+    snapshot.prefix_caching = config_.engine.enable_prefix_caching;
+  }
+  snapshot.http = http_->stats();
+  snapshot.counters = &counters_;
+  writer.Send({200, "text/plain; version=0.0.4; charset=utf-8", {}, RenderMetrics(snapshot)});
+}
+
+// The model, or nullptr after a 503 was sent.
+const ServedModel* Server::ServedOr503(ResponseWriter& writer) const {
+  const ServedModel* served = served_.load(std::memory_order_acquire);
+  if (served != nullptr && !draining_) return served;
+  Reply(writer, ErrorResponse(Unavailable(draining_ ? "the server is shutting down"
+                                                    : "the model is still loading")));
+  return nullptr;
+}
+
+void Server::AddInference(const char* path, InferenceRoute::Dialect dialect) {
+  router_.Add(
+      {"POST", path, [this, dialect](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+         const ServedModel* served = ServedOr503(*writer);
+         if (served == nullptr || !IsJson(request, *writer)) return;
+         inference_->Handle(dialect, *served, std::move(request), std::move(writer));
+       }});
+}
+
+void Server::AddPrepared(const char* path, PreparedAnswer answer) {
+  router_.Add(
+      {"POST", path, [this, answer](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+         const ServedModel* served = ServedOr503(*writer);
+         if (served == nullptr || !IsJson(request, *writer)) return;
+         auto task_writer = writer;
+         Task task(
+             [this, answer, served, request = std::move(request), writer = std::move(task_writer)] {
+               if (writer->closed()) return;
+               Result<Json> body = Json::Parse(request.body);
+               if (body.ok()) body = answer(*body, served->dialect);
+               Reply(*writer, Respond(body));
+             });
+         if (prep_->TrySubmit(std::move(task)) == PushResult::kOk) return;
+         counters_.AddOverload();
+         Reply(*writer, ErrorResponse(Unavailable("too many requests wait; retry later")));
+       }});
+}
+
+// Browsers send any other type across origins without asking first, so nothing else is read.
+bool Server::IsJson(const HttpRequest& request, ResponseWriter& writer) const {
+  const std::string* type = request.headers.Find("content-type");
+  const std::string_view media = type == nullptr
+                                     ? std::string_view()
+                                     : std::string_view(*type).substr(0, type->find_first_of("; "));
+  if (EqualsIgnoreCase(media, "application/json")) return true;
+  Reply(writer, HttpError(415, Format("the body must be sent as \"Content-Type: "
+                                      "application/json\", not \"{:.64}\"",
+                                      type == nullptr ? "" : *type)));
+  return false;
+}
+
+void Server::Reply(ResponseWriter& writer, HttpResponse response) const {
+  counters_.AddResponse(response.status);
+  writer.Send(std::move(response));
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,71 @@
+// `deepinfer serve`: the HTTP edge, the routes and the engine of one model, put together.
+// Listens at once, loads the model on its own thread. Made and ended by one control thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "base/task_pool.h"
+#include "deepinfer/server_config.h"
+#include "net/http_server.h"
+#include "server/auth.h"
+#include "server/inference_route.h"
+#include "server/metrics.h"
+#include "server/router.h"
+#include "server/served_model.h"
+
+namespace deepinfer {
+
+class Server {
+ public:
+  using Loader = std::function<Result<std::unique_ptr<ServedModel>>()>;
+
+  explicit Server(ServerConfig config);
+  // Drains without patience.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Listens, then loads in the background; /health answers 503 until that is done. `on_loaded`
+  // runs once on the loading thread. Tests pass their own loader.
+  Status Start(std::function<void(const Status&)> on_loaded);
+  Status Start(std::function<void(const Status&)> on_loaded, Loader loader);
+  int port() const;
+
+  // From now on /health answers 503 and new work is refused; running requests may finish for
+  // `patience_ms`. Returns when all is over. True when nothing had to be cancelled.
+  bool Drain(int64_t patience_ms);
+
+  // Work waits and no step was finished for watchdog_timeout_ms.
+  bool stuck() const;
+
+ private:
+  void AddRoutes();
+  void AddInference(const char* path, InferenceRoute::Dialect dialect);
+  void Health(ResponseWriter& writer) const;
+  void Metrics(ResponseWriter& writer) const;
+  // For routes that tokenise: `answer` runs on a prep thread.
+  using PreparedAnswer = Result<Json> (*)(const Json& body, const DialectContext& context);
+  void AddPrepared(const char* path, PreparedAnswer answer);
+  const ServedModel* ServedOr503(ResponseWriter& writer) const;
+  // False after a 415 was sent.
+  bool IsJson(const HttpRequest& request, ResponseWriter& writer) const;
+  void Reply(ResponseWriter& writer, HttpResponse response) const;
+
+  const ServerConfig config_;
+  const Auth auth_;
+  Router router_;
+  mutable ServerCounters counters_;
+  std::unique_ptr<TaskPool> prep_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<InferenceRoute> inference_;
+  std::unique_ptr<ServedModel> owned_;
+  std::atomic<const ServedModel*> served_{nullptr};  // set once, by the loading thread
+  std::atomic<bool> draining_{false};
+  std::thread loading_;
+};
+
+}  // namespace deepinfer
