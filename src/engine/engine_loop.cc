@@ -29,6 +29,9 @@ void EngineLoop::Handle(EngineMessage message) {
     case EngineMessage::Kind::kCancel:
       scheduler_.Cancel(message.id, clock_->NowUs());
       break;
+    case EngineMessage::Kind::kPreempt:
+      scheduler_.PreemptRequest(message.id);
+      break;
     case EngineMessage::Kind::kCancelAll:
       cancelled_ += scheduler_.num_requests();
       scheduler_.CancelAll(clock_->NowUs());

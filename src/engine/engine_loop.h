@@ -15,10 +15,10 @@
 namespace deepinfer {
 
 struct EngineMessage {
-  enum class Kind : uint8_t { kSubmit, kCancel, kCancelAll, kDrain };
+  enum class Kind : uint8_t { kSubmit, kCancel, kPreempt, kCancelAll, kDrain };
   Kind kind = Kind::kSubmit;
   std::unique_ptr<RequestState> request;  // kSubmit
-  RequestId id = 0;                       // kCancel
+  RequestId id = 0;                       // kCancel, kPreempt
 };
 
 enum class StepOutcome : uint8_t { kBusy, kIdle };

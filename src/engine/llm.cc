@@ -71,6 +71,7 @@ struct LLM::Impl {
   std::unique_ptr<Engine> engine;
 
   Result<Request> ToRequest(const Prompt& prompt, const SamplingParams& sampling) const;
+  std::string EchoText(const Prompt& prompt, const Request& request) const;
 };
 
 Result<Request> LLM::Impl::ToRequest(const Prompt& prompt, const SamplingParams& sampling) const {
@@ -85,6 +86,13 @@ Result<Request> LLM::Impl::ToRequest(const Prompt& prompt, const SamplingParams&
     request.prompt = loaded->tokenizer->Encode(prompt.text);
   }
   return request;
+}
+
+// What stands before the completion when sampling.echo asks for the prompt.
+std::string LLM::Impl::EchoText(const Prompt& prompt, const Request& request) const {
+  if (!request.sampling.echo || !request.sampling.detokenize) return {};
+  if (prompt.token_ids.empty() || loaded->tokenizer == nullptr) return prompt.text;
+  return loaded->tokenizer->Decode(request.prompt, request.sampling.skip_special_tokens);
 }
 
 LLM::LLM(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -127,7 +135,11 @@ std::vector<GenerateOutput> LLM::Generate(std::span<const Prompt> prompts,
     output.prompt_token_ids = request->prompt;
     const int n = std::clamp(sampling.n, 1, 128);
     output.completions.resize(static_cast<size_t>(n));
-    for (int s = 0; s < n; ++s) output.completions[static_cast<size_t>(s)].index = s;
+    const std::string echo = impl_->EchoText(prompts[i], *request);
+    for (int s = 0; s < n; ++s) {
+      output.completions[static_cast<size_t>(s)].index = s;
+      output.completions[static_cast<size_t>(s)].text = echo;
+    }
     if (open == kOpenMax) wait_for_one();
     sinks[i] = std::make_unique<FoldSink>(i, &output, finished);
     Result<RequestId> id = impl_->engine->Submit(*request, sinks[i].get());

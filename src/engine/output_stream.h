@@ -8,6 +8,7 @@
 
 #include "deepinfer/request.h"
 #include "text/detokenizer.h"
+#include "text/stop_matcher.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer {
@@ -21,18 +22,18 @@ class OutputStream {
   // shown unless include_stop_str_in_output. Appends text to delta->text. True when a stop string
   // ended the sample: then delta->stop_text is set.
   bool Push(TokenId id, bool ends_sample, OutputDelta* delta);
-  // The sample ends without a stop string: appends what was held back.
+  // The sample ends without a stop string: appends what was held back. Again or after a match:
+  // nothing.
   void Finish(OutputDelta* delta);
 
  private:
-  // Passes `text` on as far as no stop string can begin in it; true when one is complete.
-  bool Show(const std::string& text, OutputDelta* delta);
+  bool TakeMatch(OutputDelta* delta);
 
   const SamplingParams& sampling_;
   std::optional<Detokenizer> detokenizer_;
-  std::string held_;  // may be the beginning of a stop string
+  std::optional<StopMatcher> stop_matcher_;
   int num_tokens_ = 0;
-  bool stopped_ = false;
+  bool ended_ = false;
 };
 
 }  // namespace deepinfer

@@ -97,6 +97,14 @@ void Scheduler::CancelAll(int64_t now_us) {
   for (const RequestId id : ids) Cancel(id, now_us);
 }
 
+void Scheduler::PreemptRequest(RequestId id) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  for (const std::unique_ptr<Sequence>& sequence : it->second->samples) {
+    if (sequence->phase == SequencePhase::kRunning) Preempt(sequence.get());
+  }
+}
+
 void Scheduler::EndRequest(RequestState* request, FinishReason reason, StatusCode code,
                            const std::string& message, int64_t now_us) {
   request->ending = true;

@@ -56,6 +56,9 @@ class Scheduler {
   // Ends a request; unknown ids are ignored.
   void Cancel(RequestId id, int64_t now_us);
   void CancelAll(int64_t now_us);
+  // Sends the running samples of a request back to the queue; they are computed again from their
+  // tokens and go on as if nothing had happened.
+  void PreemptRequest(RequestId id);
 
   // The next step; empty when there is nothing to do. Valid and unchanged until it was applied; at
   // most two plans that are not empty may be open.

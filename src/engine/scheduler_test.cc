@@ -130,6 +130,23 @@ TEST_P(SchedulerTest, PreemptedSequencesResumeEqual) {
   }
 }
 
+TEST_P(SchedulerTest, PreemptedOnRequestInEveryState) {
+  for (int steps = 0; steps < 12; ++steps) {
+    Rig rig(Rig::Config(), GetParam());
+    const RequestSpec spec{.prompt_len = 100, .max_tokens = 20, .n = 2, .prompt_logprobs = true};
+    const RequestId id = rig.Add(spec);
+    for (int i = 0; i < steps; ++i) rig.Step();
+    rig.scheduler().PreemptRequest(id);
+    rig.Step();
+    rig.scheduler().PreemptRequest(id);
+    rig.Run();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(rig.sink().sample(id, i).tokens, rig.Expected(id, spec, i)) << steps;
+    }
+    EXPECT_EQ(rig.sink().sample(id).prompt_logprobs.size(), 100U);
+  }
+}
+
 TEST_P(SchedulerTest, TheNewestIsPreemptedAndTheOldestNever) {
   SchedulerConfig config = Rig::Config();
   config.num_blocks = 20;

@@ -1,0 +1,186 @@
+#include "tests/stress/stress_rig.h"
+
+#include <bit>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/memory_plan.h"
+
+namespace deepinfer {
+namespace {
+
+constexpr int kMaxModelLen = 512;
+constexpr int kSlots = 16;
+constexpr int kPreemptAfter = 5;
+
+const StressMode kModes[] = {
+    {.name = "overlap", .overlap = true},
+    {.name = "chunk 1", .chunk = 1, .overlap = true},
+    {.name = "chunk 7", .chunk = 7},
+    {.name = "chunk 64", .chunk = 64, .overlap = true},
+    {.name = "batch", .batch = true},
+    {.name = "batch, overlap", .batch = true, .overlap = true},
+    {.name = "batch, chunk 1", .chunk = 1, .batch = true, .overlap = true},
+    {.name = "batch, chunk 7", .chunk = 7, .batch = true, .overlap = true},
+    {.name = "batch, chunk 64", .chunk = 64, .batch = true},
+    {.name = "preempted", .preempt = true},
+    {.name = "preempted, overlap", .preempt = true, .overlap = true},
+    {.name = "preempted, batch", .chunk = 7, .batch = true, .preempt = true, .overlap = true},
+    {.name = "small cache", .batch = true, .overlap = true, .num_blocks = 34},
+    {.name = "half cached", .warm_half = true},
+    {.name = "half cached, batch",
+     .chunk = 7,
+     .batch = true,
+     .warm_half = true,
+     .preempt = true,
+     .overlap = true},
+    {.name = "delays and poison",
+     .batch = true,
+     .overlap = true,
+     .test = {.delay_us_max = 300, .poison_host = true}},
+    {.name = "delays and poison, chunk 7",
+     .chunk = 7,
+     .batch = true,
+     .preempt = true,
+     .overlap = true,
+     .test = {.delay_us_max = 300, .poison_host = true, .seed = 2}},
+};
+
+class FoldSink final : public OutputSink {
+ public:
+  void OnOutput(OutputDelta delta) override {
+    Answer& to = answers[delta.request];
+    to.tokens.insert(to.tokens.end(), delta.token_ids.begin(), delta.token_ids.end());
+    for (TokenLogprob& logprob : delta.logprobs) to.logprobs.push_back(std::move(logprob));
+    if (!delta.prompt_logprobs.empty()) to.prompt_logprobs = std::move(delta.prompt_logprobs);
+    to.cached_tokens = delta.usage.cached_tokens;
+    if (delta.finish == FinishReason::kError) to.error = delta.error;
+    if (delta.last) ended.insert(delta.request);
+  }
+
+  std::map<RequestId, Answer> answers;
+  std::set<RequestId> ended;
+};
+
+class Rig {
+ public:
+  Rig(LoadedModel* model, const StressMode& mode) : metrics_(kMaxModelLen) {
+    SchedulerConfig config;
+    config.max_num_seqs = kSlots;
+    config.max_num_batched_tokens = 512;
+    config.long_prefill_token_threshold = mode.chunk;
+    config.max_model_len = kMaxModelLen;
+    config.num_blocks = mode.num_blocks;
+    config.eos_ids = model->model->info().eos_ids;
+    Result<std::unique_ptr<ModelRunner>> runner =
+        ModelRunner::Create(model->model.get(), model->backend.get(),
+                            {.num_slots = kSlots,
+                             .max_num_batched_tokens = config.max_num_batched_tokens,
+                             .max_model_len = kMaxModelLen,
+                             .block_tokens = config.block_tokens,
+                             .num_blocks = config.num_blocks,
+                             .test = mode.test});
+    DI_CHECK(runner.ok(), "{}", runner.status().message());
+    loop_ = std::make_unique<EngineLoop>(config, mode.overlap, 1024, std::move(runner).value(),
+                                         nullptr, &clock_, &metrics_);
+    config_ = config;
+  }
+
+  RequestId Submit(const Ask& ask) {
+    auto state = std::make_unique<RequestState>();
+    state->id = next_id_++;
+    state->request.prompt = ask.prompt;
+    state->request.sampling = ask.sampling;
+    state->seed = static_cast<uint64_t>(ask.sampling.seed.value_or(0));
+    state->sink = &sink_;
+    const Result<int> fits = Scheduler::CheckFits(config_, state->request);
+    DI_CHECK(fits.ok(), "{}", fits.status().message());
+    state->max_output = *fits;
+    const RequestId id = state->id;
+    loop_->Post({EngineMessage::Kind::kSubmit, std::move(state), 0});
+    return id;
+  }
+
+  // Until every request has ended.
+  void Run(bool preempt) {
+    std::set<RequestId> preempted;
+    while (loop_->Step() == StepOutcome::kBusy) {
+      for (const auto& [id, answer] : sink_.answers) {
+        if (!preempt || answer.tokens.size() < kPreemptAfter) continue;
+        if (preempted.insert(id).second) loop_->Post({EngineMessage::Kind::kPreempt, nullptr, id});
+      }
+    }
+    const std::string fault = loop_->scheduler().Audit();
+    DI_CHECK(fault.empty(), "{}", fault);
+    DI_CHECK(loop_->scheduler().blocks().num_used() == 0, "blocks were lost");
+    if (preempt) DI_CHECK(metrics_.preemptions > 0, "nothing was preempted");
+  }
+
+  Answer Take(RequestId id) {
+    DI_CHECK(sink_.ended.contains(id), "request {} has not ended", id);
+    return std::move(sink_.answers[id]);
+  }
+
+ private:
+  const RealClock clock_;
+  EngineMetrics metrics_;
+  SchedulerConfig config_;
+  FoldSink sink_;
+  std::unique_ptr<EngineLoop> loop_;
+  RequestId next_id_ = 1;
+};
+
+std::string DifferenceOf(const TokenLogprob& a, const TokenLogprob& b) {
+  if (a.id != b.id || a.rank != b.rank) return Format("id {} and {}", a.id, b.id);
+  if (std::bit_cast<uint32_t>(a.logprob) != std::bit_cast<uint32_t>(b.logprob)) {
+    return Format("log-probability {} and {}", a.logprob, b.logprob);
+  }
+  return a.top == b.top ? "" : "likeliest tokens";
+}
+
+}  // namespace
+
+std::span<const StressMode> StressModes() { return kModes; }
+
+std::vector<Answer> RunAsks(LoadedModel* model, const std::vector<Ask>& asks,
+                            const StressMode& mode) {
+  Rig rig(model, mode);
+  if (mode.warm_half) {
+    for (const Ask& ask : asks) {
+      Ask half = ask;
+      half.prompt.resize((ask.prompt.size() + 1) / 2);
+      half.sampling.max_tokens = 1;
+      half.sampling.min_tokens = 0;
+      rig.Submit(half);
+      rig.Run(false);
+    }
+  }
+  std::vector<RequestId> ids;
+  for (const Ask& ask : asks) {
+    ids.push_back(rig.Submit(ask));
+    if (!mode.batch) rig.Run(mode.preempt);
+  }
+  rig.Run(mode.preempt);
+  std::vector<Answer> answers;
+  for (const RequestId id : ids) answers.push_back(rig.Take(id));
+  return answers;
+}
+
+std::string Difference(const Answer& a, const Answer& b) {
+  if (a.error != b.error) return Format("error '{}' and '{}'", a.error, b.error);
+  if (a.tokens != b.tokens) return "tokens";
+  if (a.logprobs.size() != b.logprobs.size()) return "number of log-probabilities";
+  for (size_t i = 0; i < a.logprobs.size(); ++i) {
+    const std::string difference = DifferenceOf(a.logprobs[i], b.logprobs[i]);
+    if (!difference.empty()) return Format("output {}: {}", i, difference);
+  }
+  if (a.prompt_logprobs.size() != b.prompt_logprobs.size()) return "number of prompt tokens";
+  for (size_t i = 1; i < a.prompt_logprobs.size(); ++i) {
+    const std::string difference = DifferenceOf(*a.prompt_logprobs[i], *b.prompt_logprobs[i]);
+    if (!difference.empty()) return Format("prompt {}: {}", i, difference);
+  }
+  return "";
+}
+
+}  // namespace deepinfer
