@@ -32,7 +32,9 @@ struct CacheLayout {
   // A block's bytes over all groups and layers: one contiguous run.
   int64_t block_bytes() const {
     int64_t bytes = 0;
-    for (const HistoryGroup& g : history) bytes += g.layers * (block_tokens / g.ratio) * g.row_bytes;
+    for (const HistoryGroup& g : history) {
+      bytes += int64_t{g.layers} * (block_tokens / g.ratio) * g.row_bytes;
+    }
     return bytes;
   }
   int64_t slot_bytes() const {

@@ -1,5 +1,6 @@
 #include "base/compute_pool.h"
 
+#include <gtest/gtest.h>
 #include <sched.h>
 #include <time.h>
 
@@ -7,8 +8,6 @@
 #include <numeric>
 #include <thread>
 #include <vector>
-
-#include "gtest/gtest.h"
 
 namespace deepinfer {
 namespace {

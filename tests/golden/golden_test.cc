@@ -1,12 +1,13 @@
 // Tiny checkpoints of every family against reference outputs in float32, and the same tokens to the
 // bit in chunks and batches, in float32 and in the default dtype, on every ISA of this machine.
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/format.h"
-#include "gtest/gtest.h"
 #include "tests/golden/golden_model.h"
 
 namespace deepinfer {

@@ -1,11 +1,12 @@
 // Rope, cache writes and attention on every ISA: agreement with the plain-loop reference, and
 // tokens that come out alike however their sequence was cut into steps and whoever was beside it.
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/format.h"
-#include "gtest/gtest.h"
 #include "tests/harness/host_rows.h"
 #include "tests/harness/memory_tensors.h"
 

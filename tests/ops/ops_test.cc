@@ -1,12 +1,13 @@
 // Every operator whose rows are independent, on every ISA of this machine: agreement with the
 // plain-loop reference, and rows that come out alike in any company and on any number of threads.
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
 #include "base/format.h"
-#include "gtest/gtest.h"
 #include "tests/harness/memory_tensors.h"
 #include "tests/ops/op_cases.h"
 

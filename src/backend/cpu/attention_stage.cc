@@ -254,7 +254,8 @@ void AttentionStage::RunWhole(const StepInput& step, const AttentionSpec& spec, 
   const int rows = (item.end - item.begin) * (spec.heads / spec.kv_heads);
   LoadQuery(spec, item, q, work.q);
   const State total(work.total, rows, spec.head_dim);
-  for (int split = 0; split < item.splits; ++split) {
+  if (item.splits == 1) AttendSplit(step, spec, item, 0, work, total);  // merging would copy it
+  for (int split = 0; item.splits > 1 && split < item.splits; ++split) {
     const State part(work.part, rows, spec.head_dim);
     AttendSplit(step, spec, item, split, work, part);
     MergeRows(spec, rows, part, total);
