@@ -59,7 +59,6 @@ class CompletionResponse final : public ResponseStream {
   // came before them.
   std::vector<std::optional<std::vector<std::optional<TokenLogprob>>>> echo_logprobs_;
   std::vector<std::vector<OutputDelta>> early_;
-  bool any_chunk_ = false;
 };
 
 }  // namespace deepinfer
