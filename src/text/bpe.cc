@@ -75,7 +75,13 @@ void MergeTable::Set(TokenId left, TokenId right, uint32_t rank, TokenId merged)
   slots_[at] = {key, rank, merged};
 }
 
-BpeScratch::BpeScratch() : cache_(kCacheEntries) {}
+void BpeScratch::Prepare(size_t text_bytes) {
+  constexpr size_t kBytesPerEntry = 16;
+  bytes_seen_ = std::min(bytes_seen_ + text_bytes, kCacheEntriesMax * kBytesPerEntry);
+  size_t entries = std::max(cache_.size(), kCacheEntriesMin);
+  while (entries * kBytesPerEntry < bytes_seen_) entries *= 2;
+  if (entries != cache_.size()) std::vector<CacheEntry>(entries).swap(cache_);
+}
 
 size_t BpeScratch::bytes() const {
   return ids_.capacity() * sizeof(TokenId) + symbols_.capacity() * sizeof(Symbol) +
@@ -236,7 +242,7 @@ void Bpe::EncodeCached(std::string_view word, Form form, BpeScratch* scratch,
     return;
   }
   const uint64_t hash = WordHash(word);
-  BpeScratch::CacheEntry& entry = scratch->cache_[hash % BpeScratch::kCacheEntries];
+  BpeScratch::CacheEntry& entry = scratch->cache_[hash & (scratch->cache_.size() - 1)];
   if (entry.hash == hash && entry.length == word.size() &&
       std::memcmp(entry.text.data(), word.data(), word.size()) == 0) {
     out->insert(out->end(), entry.ids.begin(), entry.ids.begin() + entry.count);

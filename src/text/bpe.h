@@ -53,13 +53,15 @@ class MergeTable {
 // Work space of one encoding thread: the merge arrays of long words and a bounded cache of words.
 class BpeScratch {
  public:
-  BpeScratch();
+  // Call before encoding so many bytes: the cache grows with the text that was seen.
+  void Prepare(size_t text_bytes);
   // Bytes held beyond the cache.
   size_t bytes() const;
 
  private:
   friend class Bpe;
-  static constexpr size_t kCacheEntries = 16384;
+  static constexpr size_t kCacheEntriesMin = 256;
+  static constexpr size_t kCacheEntriesMax = 16384;
   static constexpr size_t kCachedTextMax = 22;
   static constexpr size_t kCachedIdsMax = 8;
   struct CacheEntry {
@@ -76,7 +78,8 @@ class BpeScratch {
     uint32_t rank;  // of the pair that starts here; UINT32_MAX: does not merge, or is gone
     TokenId merged;
   };
-  std::vector<CacheEntry> cache_;
+  std::vector<CacheEntry> cache_;  // a power of two; at least the minimum once prepared
+  size_t bytes_seen_ = 0;
   std::vector<TokenId> ids_;
   std::vector<Symbol> symbols_;
   std::vector<uint64_t> heap_;  // rank << 32 | position

@@ -355,6 +355,7 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, const EncodeOption
   ids.reserve(text.size() / 4 + impl_->spec.prefix_ids.size() + impl_->spec.suffix_ids.size() + 8);
   if (options.add_special_tokens) ids = impl_->spec.prefix_ids;
   std::unique_ptr<Scratch> scratch = impl_->Borrow();
+  scratch->bpe.Prepare(text.size());
   impl_->EncodeText(text, {spans, options.spans_only, scratch.get(), &ids});
   impl_->Return(std::move(scratch));
   if (options.add_special_tokens) {
