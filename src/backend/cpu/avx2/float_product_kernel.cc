@@ -7,7 +7,8 @@ namespace {
 
 #define DI_INLINE [[gnu::always_inline]] static inline
 
-constexpr int kRowsMax = 4;
+constexpr int kRowsMax = 4;       // input rows of one tile
+constexpr int kWholeRows = 2;     // up to here a tile spans the whole panel
 constexpr int64_t kAhead = 3072;  // bytes of weights prefetched ahead
 
 DI_INLINE __m256i Load256(const uint8_t* p) {
@@ -44,51 +45,66 @@ struct StepBF16 {
   }
 };
 
-template <typename Step, int kRows>
+// kVectors * 8 weight rows: the whole panel when few input rows leave the registers for it (one
+// sequential run of memory), or half of it.
+template <typename Step, int kRows, int kVectors>
 void Tile(const uint8_t* w, int64_t steps, const uint8_t* const* rows, int64_t columns, float* y,
           int64_t y_stride) {
   constexpr int kBytes = kStepBytes[Step::kKind];
-  constexpr int kHalf = kBytes / 4;  // of 8 weight rows
-  __m256 sum[kRows][2];
+  constexpr int kVector = kBytes / 4;  // bytes of 8 weight rows
+  __m256 sum[kRows][kVectors];
   const uint8_t* x[kRows];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_setzero_ps();
     x[r] = rows[r];
   }
   for (int64_t k = 0; k < steps; ++k, w += kBytes) {
-    _mm_prefetch(reinterpret_cast<const char*>(w + kAhead), _MM_HINT_T0);
+#pragma GCC unroll 2
+    for (int line = 0; line < kBytes; line += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(w + kAhead + line), _MM_HINT_T0);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const __m256i item = _mm256_set1_epi32(reinterpret_cast<const int32_t*>(x[r])[k]);
-      sum[r][0] = Step::Add(sum[r][0], w, item);
-      sum[r][1] = Step::Add(sum[r][1], w + kHalf, item);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Step::Add(sum[r][v], w + kVector * v, item);
     }
   }
-  for (int r = 0; r < kRows; ++r) StoreColumns256(sum[r][0], sum[r][1], columns, y + r * y_stride);
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; v += 2) {
+      StoreColumns256(sum[r][v], sum[r][v + 1], columns - 8 * v, y + r * y_stride + 8 * v);
+    }
+  }
 }
 
 typedef void (*TileFn)(const uint8_t*, int64_t, const uint8_t* const*, int64_t, float*, int64_t);
 
 template <typename Step>
-constexpr TileFn kTiles[kRowsMax + 1] = {nullptr, Tile<Step, 1>, Tile<Step, 2>, Tile<Step, 3>,
-                                         Tile<Step, 4>};
+constexpr TileFn kHalfTiles[kRowsMax + 1] = {nullptr, Tile<Step, 1, 2>, Tile<Step, 2, 2>,
+                                             Tile<Step, 3, 2>, Tile<Step, 4, 2>};
+template <typename Step>
+constexpr TileFn kWholeTiles[kWholeRows + 1] = {nullptr, Tile<Step, 1, 4>, Tile<Step, 2, 4>};
 
 template <typename Step>
 void Product(const ProductArgs& args) {
-  for (int64_t n = args.n_begin; n < args.n_end; n += 16) {
+  const bool whole = args.m <= kWholeRows;
+  const int64_t width = whole ? kFloatPanel : kFloatPanel / 2;
+  const int64_t rows_max = whole ? kWholeRows : kRowsMax;
+  for (int64_t n = args.n_begin; n < args.n_end; n += width) {
     const uint8_t* panel = args.weights + n / kFloatPanel * args.panel_bytes +
                            n % kFloatPanel / 16 * (kStepBytes[Step::kKind] / 2);
-    for (int64_t i = 0; i < args.m; i += kRowsMax) {
+    for (int64_t i = 0; i < args.m; i += rows_max) {
       const int64_t left = args.m - i;
-      const int rows = static_cast<int>(left < kRowsMax ? left : kRowsMax);
+      const int rows = static_cast<int>(left < rows_max ? left : rows_max);
       const uint8_t* x[kRowsMax];
       for (int r = 0; r < rows; ++r) {
         const int64_t row = args.input_rows == nullptr ? i + r : args.input_rows[i + r];
         x[r] = args.act + row * args.act_stride;
       }
-      kTiles<Step>[rows](panel, args.steps, x, args.n_end - n, args.y + i * args.y_stride + n,
-                         args.y_stride);
+      const TileFn tile = whole ? kWholeTiles<Step>[rows] : kHalfTiles<Step>[rows];
+      tile(panel, args.steps, x, args.n_end - n, args.y + i * args.y_stride + n, args.y_stride);
     }
   }
 }

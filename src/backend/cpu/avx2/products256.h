@@ -22,7 +22,7 @@ void ProductBF16Avx2(const ProductArgs& args);
 
 namespace {
 
-// The first `columns` of 16 results to y.
+// The first `columns` (none below 1) of 16 results to y.
 [[gnu::always_inline]] inline void StoreColumns256(__m256 low, __m256 high, int64_t columns,
                                                    float* y) {
   if (columns >= 16) {

@@ -219,6 +219,10 @@ DI_INLINE const ActBlock* InputBlock(const uint8_t* row, int64_t b) {
   return reinterpret_cast<const ActBlock*>(row) + b;
 }
 
+// Keeps the compiler from turning a chain of sums into a tree, which would need a register for
+// every product.
+DI_INLINE void Pin(__m256i* v) { __asm__ volatile("" : "+x"(*v)); }
+
 // Products of vector kVector with kRows rows, added in 16 bits (signed kinds: in 32).
 template <typename Kind, int kVector, int kRows>
 DI_INLINE void AddVector(const uint8_t* block, const uint8_t* const* x, int64_t b, __m256i* words,
@@ -231,14 +235,18 @@ DI_INLINE void AddVector(const uint8_t* block, const uint8_t* const* x, int64_t 
     if (Kind::kSigned) {
       const __m256i product = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(xs, q));
       sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(product, ones));
+      Pin(&sum[r]);
     } else {
       const __m256i product = _mm256_maddubs_epi16(q, xs);
       words[r] = kVector % Kind::kSum == 0 ? product : _mm256_add_epi16(words[r], product);
+      Pin(&words[r]);
       if (kVector % Kind::kSum == Kind::kSum - 1) {
         sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(words[r], ones));
       }
     }
   }
+  // The next vector loads anew what it needs: kept, it would not fit the registers.
+  __asm__ volatile("" ::: "memory");
 }
 
 template <typename Kind, int kRows>
