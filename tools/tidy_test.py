@@ -149,6 +149,23 @@ class TidyTest(unittest.TestCase):
         self.assert_problem({'README.md': 'x\n[a](docs/none.md)\n'}, 'README.md', 2, 'none.md')
         self.assert_clean({'README.md': '[a](tools/layers.txt) [b](https://x.example/y)\n'})
 
+    def test_configuration_and_metrics_are_documented(self):
+        config = HEAD + 'struct C {\n  // Size.\n  int max_size = 1;\n  std::string model;\n};\n'
+        engine = 'M::M() : a("wait_seconds", "Time."),\n  b("step_tokens",\n  "Tokens.") {}\n'
+        server = 'void F() { Counter("vllm:hits", 1); Gauge("deepinfer:ready", 1); }\n'
+        layers = {'tools/layers.txt': LAYERS + '5 server: edge\n'}
+        files = {'include/deepinfer/config.h': config, 'src/engine/metrics.cc': engine,
+                 'src/server/metrics.cc': server, **layers}
+        documents = {'docs/configuration.md': '`max_size` `model`\n',
+                     'docs/http.md': '`vllm:wait_seconds` `vllm:step_tokens` `vllm:hits_total` '
+                                     '`deepinfer:ready`\n'}
+        self.assert_clean({**files, **documents})
+        for document, text in documents.items():
+            for name in text.split():
+                found = self.problems({**files, **documents, document: text.replace(name, 'x')})
+                self.assertEqual(len(found), 1, name)
+                self.assertIn(name.strip('`').replace('_total', ''), found[0][2])
+
 
 if __name__ == '__main__':
     unittest.main()

@@ -23,7 +23,7 @@ constexpr EnvVariable kVariables[] = {
      Support::kHonoured},
     {"DEEPINFER_ACCELERATOR", "nvidia or ascend", Support::kNoEffectYet},
     {"DEEPINFER_HF_MODEL_DIR", "local checkpoint directory used when no model is named",
-     Support::kNoEffectYet},
+     Support::kHonoured},
     {"DEEPINFER_ENABLE_MTP_VARLEN", "verification lengths chosen by confidence",
      Support::kNoEffectYet},
     {"DEEPINFER_USE_NEXTN_DECODE", "maximum draft length", Support::kNoEffectYet},
