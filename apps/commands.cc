@@ -1,6 +1,7 @@
 #include "apps/commands.h"
 
 #include <cstdio>
+#include <cstring>
 
 namespace deepinfer {
 
@@ -13,9 +14,30 @@ constexpr Command kCommands[] = {
     {"bench", "measure latency, throughput or a server", RunBench},
     {"doctor", "show what this machine offers", RunDoctor},
     {"tokenize", "turn text into token ids", RunTokenize},
+    {"model", "list, pull, inspect, quantize models", RunModel},
 };
 
+int PrintCommands(const char* name, std::span<const Command> commands, std::FILE* out, int code) {
+  std::fprintf(out, "usage: %s COMMAND [flags]\n\n", name);
+  for (const Command& command : commands) {
+    std::fprintf(out, "  %-12s %s\n", command.name, command.summary);
+  }
+  return code;
+}
+
 }  // namespace
+
+int Dispatch(const char* name, std::span<const Command> commands, int argc, char** argv) {
+  if (argc < 2) return PrintCommands(name, commands, stderr, kExitUsage);
+  for (const Command& command : commands) {
+    if (std::strcmp(argv[1], command.name) == 0) return command.run(argc - 1, argv + 1);
+  }
+  if (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0) {
+    return PrintCommands(name, commands, stdout, kExitOk);
+  }
+  std::fprintf(stderr, "%s: unknown command '%s'\n", name, argv[1]);
+  return PrintCommands(name, commands, stderr, kExitUsage);
+}
 
 std::span<const Command> Commands() { return kCommands; }
 

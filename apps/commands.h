@@ -23,6 +23,11 @@ struct Command {
   int (*run)(int argc, char** argv);
 };
 
+// Runs the command of `commands` that argv[1] names, with argv moved on by one; without one, or
+// with
+// --help, prints the list. `name` is how the user called it ("deepinfer bench").
+int Dispatch(const char* name, std::span<const Command> commands, int argc, char** argv);
+
 // In the order that help prints them.
 std::span<const Command> Commands();
 
