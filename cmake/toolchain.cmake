@@ -11,8 +11,8 @@ endif()
 
 # No contraction: a*b+c is fused only where a kernel says so, or results would differ by compiler.
 # Options structs are filled by designated initialisers: fields left out have their defaults.
-add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno
-                    -ffunction-sections -fdata-sections)
+add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off
+                    -fno-math-errno -ffunction-sections -fdata-sections)
 add_link_options(-static-libstdc++ -static-libgcc -Wl,--gc-sections)
 
 if(DI_SANITIZE)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes src/text/unicode_tables.inc: character classes of every code point.
 
-Two stages: kCharStage1[cp >> 7] is a block number, kCharStage2[block * 128 + (cp & 127)] an index into
-kCharClasses, whose entries are bit sets (see src/text/unicode.h). The package unicodedata2 is used
+Two stages: kCharStage1[cp >> 7] is a block number, kCharStage2[block * 128 + (cp & 127)] an index
+into kCharClasses, whose entries are bit sets (see src/text/unicode.h). The package unicodedata2 is used
 when it is installed, so that the Unicode version can be chosen: Hugging Face tokenizers compiles
 an Oniguruma of Unicode 16, so unicodedata2==16.0.0 reproduces its classes to the code point.
 """
@@ -132,7 +132,8 @@ def main():
                   "do not edit.\n")
         for kind, name, data in (("uint16_t", "kCharClasses", distinct),
                                  ("uint16_t", "kAsciiClasses", values[:128]),
-                                 ("uint16_t", "kCharStage1", stage1), ("uint8_t", "kCharStage2", stage2)):
+                                 ("uint16_t", "kCharStage1", stage1),
+                                 ("uint8_t", "kCharStage2", stage2)):
             out.write(f"const {kind} {name}[{len(data)}] = {{\n")
             out.write("\n".join(rows(data)) + "\n};\n")
 
