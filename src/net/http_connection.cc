@@ -312,12 +312,13 @@ void HttpConnection::Dispatch() {
       [thread, weak = weak_from_this()] { thread->Notify(weak); });
   writer_ = writer;
   // Shared with the route: when it lets go without an answer, the client must not wait for ever.
-  HttpResponse lost = shared_->hooks.error(500, "the request ended without an answer");
-  std::shared_ptr<ResponseWriter> handle(writer.get(),
-                                         [writer, lost = std::move(lost)](ResponseWriter*) mutable {
-                                           writer->Send(std::move(lost));
-                                           writer->Abort();
-                                         });
+  std::shared_ptr<ResponseWriter> handle(
+      writer.get(), [writer, error = shared_->hooks.error](ResponseWriter* forgotten) {
+        if (!forgotten->answered()) {
+          forgotten->Send(error(500, "the request ended without an answer"));
+        }
+        forgotten->Abort();  // a stream without its end
+      });
   // The answer needs the origin and the id after the request has moved on.
   HttpRequest request = std::move(request_);
   request_ = HttpRequest();

@@ -46,7 +46,8 @@ struct HttpAdmission {
 struct HttpHooks {
   std::function<HttpAdmission(const HttpRequest& head)> admit;
   std::function<void(HttpRequest request, std::shared_ptr<ResponseWriter> writer)> handle;
-  // Body of an answer that the server makes itself (408, 413, 431, ...).
+  // An answer that the server makes itself (408, 413, 431, ...); also called where a route let go
+  // of its writer.
   std::function<HttpResponse(int status, const std::string& message)> error;
 };
 

@@ -86,6 +86,11 @@ bool ResponseWriter::closed() const {
   return closed_.has_value() || overflowed_;
 }
 
+bool ResponseWriter::answered() const {
+  std::unique_lock lock(mutex_);
+  return state_ != State::kOpen;
+}
+
 void ResponseWriter::OnClose(std::function<void(CloseReason)> callback) {
   std::unique_lock lock(mutex_);
   if (state_ == State::kFinished) return;

@@ -52,6 +52,8 @@ class ResponseWriter {
   // Bytes accepted but not yet taken by the socket.
   size_t buffered_bytes() const;
   bool closed() const;
+  // An answer was sent or started.
+  bool answered() const;
   // `callback` runs once, on an I/O thread, when the client is gone before the answer is complete;
   // at once on this thread when that has happened already. Never runs after Finish or Send.
   void OnClose(std::function<void(CloseReason)> callback);

@@ -149,7 +149,8 @@ void RenderHttp(const MetricsSnapshot& snapshot, MetricsWriter* out) {
                count(http.slow_readers_total));
   out->Counter("deepinfer:http_clients_left", "Clients that left before their answer was complete.",
                count(http.peers_left_total));
-  out->Family("deepinfer:http_responses_total", "counter", "Answers of the routes by status.");
+  out->Family("deepinfer:http_responses_total", "counter",
+              "Answers by status; 499: the client left. Open routes are not counted.");
   for (const auto& [status, value] : snapshot.counters->responses()) {
     const std::string code = Format("{}", status);
     out->Sample("deepinfer:http_responses_total", {{"code", code}}, count(value));

@@ -56,7 +56,11 @@ constexpr std::string_view kModelsPath = "/v1/models";
 }  // namespace
 
 Server::Server(ServerConfig config)
-    : config_(std::move(config)), auth_(config_.api_keys), router_(&auth_, HttpError) {
+    : config_(std::move(config)),
+      auth_(config_.api_keys),
+      router_(&auth_, [this](int status, const std::string& message) {
+        return CountedError(status, message);
+      }) {
   AddRoutes();
 }
 
@@ -82,7 +86,9 @@ Status Server::Start(std::function<void(const Status&)> on_loaded, Loader loader
                 [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
                   router_.Handle(std::move(request), std::move(writer));
                 },
-                HttpError});
+                [this](int status, const std::string& message) {
+                  return CountedError(status, message);
+                }});
   DI_TRY(http_->Start());
   loading_ = std::thread([this, on_loaded = std::move(on_loaded), loader = std::move(loader)] {
     Result<std::unique_ptr<ServedModel>> loaded = loader();
@@ -241,6 +247,11 @@ bool Server::IsJson(const HttpRequest& request, ResponseWriter& writer) const {
                                       "application/json\", not \"{:.64}\"",
                                       type == nullptr ? "" : *type)));
   return false;
+}
+
+HttpResponse Server::CountedError(int status, const std::string& message) const {
+  counters_.AddResponse(status);
+  return HttpError(status, message);
 }
 
 void Server::Reply(ResponseWriter& writer, HttpResponse response) const {

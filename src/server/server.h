@@ -53,6 +53,7 @@ class Server {
   const ServedModel* ServedOr503(ResponseWriter& writer) const;
   // False after a 415 was sent.
   bool IsJson(const HttpRequest& request, ResponseWriter& writer) const;
+  HttpResponse CountedError(int status, const std::string& message) const;
   void Reply(ResponseWriter& writer, HttpResponse response) const;
 
   const ServerConfig config_;

@@ -26,7 +26,8 @@ class Server:
         self.log = []
         self.port = self._read_port()
         # Somebody has to read the pipe, or the server would block on a full one.
-        threading.Thread(target=self._drain_log, daemon=True).start()
+        self.reader = threading.Thread(target=self._drain_log, daemon=True)
+        self.reader.start()
         if wait:
             self.wait_ready()
 
@@ -60,6 +61,8 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self.reader.join()
+        self.process.stderr.close()
 
     def connect(self, timeout_s=60):
         return http.client.HTTPConnection('127.0.0.1', self.port, timeout=timeout_s)
