@@ -1,9 +1,11 @@
 // `deepinfer serve`: flags, signals and exit codes around Server.
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -108,6 +110,20 @@ Status CheckServeFlags(const ServerConfig& c) {
   return {};
 }
 
+// Every connection needs a descriptor; the usual soft limit of 1,024 is far below what is allowed.
+void RaiseFileLimit(int connections_max) {
+  constexpr rlim_t kOwnFiles = 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = static_cast<rlim_t>(connections_max) + kOwnFiles;
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
+    LogWarning("{} open files are allowed, --max-connections {} needs {}: raise ulimit -n",
+               limit.rlim_cur, connections_max, wanted);
+  }
+}
+
 // Signals and the end of loading as descriptors, so that one poll waits for all of them.
 class Events {
  public:
@@ -208,6 +224,7 @@ int RunServe(int argc, char** argv) {
   }
   config.model = *std::move(path);
 
+  RaiseFileLimit(config.max_connections);
   Events events;
   if (!events.ok()) return Fail(kCommand, Internal("cannot create signal descriptors"));
   LoadOutcome outcome;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/logging.h"
 #include "net/sse.h"
 #include "server/error_response.h"
 
@@ -106,6 +107,9 @@ void InferenceCall::Apply(int prompt, OutputDelta delta) {
 // Under the lock. The other prompts of this request go as well.
 void InferenceCall::Fail(const Status& status) {
   phase_ = Phase::kEnded;
+  if (status.code() == StatusCode::kInternal) {
+    LogError("request {} failed: {}", writer_->request_id(), status.message());
+  }
   HttpResponse response = ErrorResponse(status);
   context_.counters->AddResponse(client_left_ ? 499 : response.status);
   if (dialect_.mode == DialectCall::Mode::kStream) {

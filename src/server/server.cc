@@ -36,11 +36,12 @@ HttpServerConfig HttpConfigOf(const ServerConfig& config) {
   return http;
 }
 
-// Tokenising is short next to generating: a few threads keep up with many requests.
+// Tokenising is short next to generating: a few threads keep up with many requests. Two at least,
+// so that one giant prompt does not hold up everybody.
 int PrepThreads(int configured) {
   if (configured > 0) return configured;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(cores / 4, 1, 8);
+  return std::clamp(cores / 4, 2, 8);
 }
 
 HttpResponse JsonResponse(int status, const Json& body) {
