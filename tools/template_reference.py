@@ -171,7 +171,7 @@ people|groupby("age")|map("first")|list, (people|groupby("age"))[0].grouper, (pe
 "2.5"|float, "x"|float, "x"|float(1.5), 3|float, "1e3"|float, "inf"|float, "nan"|float, " 2 "|float
 2.5|round, 3.5|round, 2.675|round(2), 42.55|round(1, "ceil"), 42.55|round(1, "floor"), 7|round, -3|abs, -2.5|abs, 1234.5|round(-2)
 "one two  three"|wordcount, "a long sentence to cut"|truncate(10), "a long sentence to cut"|truncate(10, true), "short"|truncate(10), "abcdefghijklmnopqrst"|truncate(12, false, "!", 0)
-"<a href='x'>&\"</a>"|e ~ "|" ~ "<b>"|safe, "a b/c?é"|urlencode, n|string ~ "!", [1, 2]|string, 5|string|length
+"<a href='x'>&\"</a>"|e, "<b>"|safe, "<b>"|e ~ "<i>", "<b>"|safe + "<i>", "<i>" + "<b>"|safe + 1|string + "&", "<b>"|e|e, "a b/c?é"|urlencode, n|string ~ "!", [1, 2]|string, 5|string|length
 "a" * 3, 3 * "ab", [1] * 2, [1] + [2], (1,) + (2,), "x" * 0, "x" * -1, [0] * 2 + [1]
 dict(a=1, b=2), dict([("x", 1)], y=2), dict({"p": 1}), {"a": 1, "a": 2}, {1: "i", true: "b"}
 namespace(a=1).a, namespace().b is defined, namespace({"x": 3}).x

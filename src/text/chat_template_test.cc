@@ -237,9 +237,12 @@ TEST(ChatTemplate, HostileTemplatesEndQuickly) {
       "{{ " + std::string(100'000, '-') + "1 }}",
       "{% for " + open + "x" + close + " in y %}{% endfor %}",
   };
+  ChatTemplateLimits limits;
+  limits.output_bytes_max = size_t{8} << 20;
+  limits.steps_max = 5'000'000;
   for (const std::string& source : hostile) {
     const auto start = std::chrono::steady_clock::now();
-    const Result<RenderedPrompt> prompt = Render(source, Json::Object());
+    const Result<RenderedPrompt> prompt = Render(source, Json::Object(), limits);
     EXPECT_FALSE(prompt.ok()) << source.substr(0, 200);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20))
         << source.substr(0, 200);

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/code_points.h"
+#include "text/jinja/text_ops.h"
 
 namespace deepinfer::jinja {
 namespace {
@@ -153,9 +154,11 @@ bool IsListOrTuple(const Value& value) {
 bool Join(Runtime& runtime, const Value& a, const Value& b, Value* out) {
   if (a.is_string()) {
     if (!runtime.CheckSize(a.text().size() + b.text().size())) return false;
-    MarkedText text = a.text();
-    text.Append(b.text());
-    return runtime.MakeString(std::move(text), out);
+    const bool markup = a.is_markup() || b.is_markup();
+    MarkedText text = markup && !a.is_markup() ? EscapeHtml(a.text()) : a.text();
+    text.Append(markup && !b.is_markup() ? EscapeHtml(b.text()) : b.text());
+    return markup ? runtime.MakeMarkup(std::move(text), out)
+                  : runtime.MakeString(std::move(text), out);
   }
   std::vector<Value> items = a.sequence().items;
   items.insert(items.end(), b.sequence().items.begin(), b.sequence().items.end());

@@ -150,8 +150,17 @@ bool Runtime::FinishContainer(const std::shared_ptr<Object>& object, int depth, 
 }
 
 bool Runtime::MakeString(MarkedText text, Value* out) {
+  return MakeText(std::move(text), TextKind::kPlain, out);
+}
+
+bool Runtime::MakeMarkup(MarkedText text, Value* out) {
+  return MakeText(std::move(text), TextKind::kMarkup, out);
+}
+
+bool Runtime::MakeText(MarkedText text, TextKind kind, Value* out) {
   if (!CheckSize(text.size()) || !ChargeBytes(text.size())) return false;
   auto object = std::make_shared<StringObject>();
+  object->markup = kind == TextKind::kMarkup;
   object->Count(&memory_, sizeof(StringObject) + text.Footprint());
   object->text = std::move(text);
   *out = Value(Kind::kString, std::move(object));

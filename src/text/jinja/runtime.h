@@ -38,6 +38,7 @@ class Runtime {
   bool CheckSize(size_t bytes);
   bool CheckMemory();
   bool MakeString(MarkedText text, Value* out);
+  bool MakeMarkup(MarkedText text, Value* out);
   bool MakeSequence(SequenceType type, std::vector<Value> items, Value* out);
   bool MakeRange(int64_t start, int64_t stop, int64_t step, Value* out);
   bool MakeDict(std::shared_ptr<DictObject> dict, Value* out);
@@ -57,6 +58,9 @@ class Runtime {
   static constexpr int kRecursionMax = 1500;
 
   enum class Flow : uint8_t { kNext, kBreak, kContinue, kError };
+
+  enum class TextKind : uint8_t { kPlain, kMarkup };
+  bool MakeText(MarkedText text, TextKind kind, Value* out);
 
   // Expressions (evaluate.cc).
   bool Eval(const Node& node, Value* out);

@@ -30,32 +30,21 @@ MarkedText TitleWords(const MarkedText& text) {
   });
 }
 
-MarkedText EscapeHtml(const MarkedText& text) {
-  return MapCodePoints(text, [](size_t, char32_t c, std::string* out) {
-    switch (c) {
-      case '&':
-        out->append("&amp;");
-        break;
-      case '<':
-        out->append("&lt;");
-        break;
-      case '>':
-        out->append("&gt;");
-        break;
-      case '"':
-        out->append("&#34;");
-        break;
-      case '\'':
-        out->append("&#39;");
-        break;
-      default:
-        AppendUtf8(out, c);
-    }
-  });
-}
-
 bool FilterString(Runtime& runtime, const Value& self, CallArgs& args, Value* out) {
   return Bind(runtime, "string", args, {}, nullptr) && ToStr(runtime, self, out);
+}
+
+bool FilterSafe(Runtime& runtime, const Value& self, CallArgs& args, Value* out) {
+  Value text;
+  return Bind(runtime, "safe", args, {}, nullptr) && ToStr(runtime, self, &text) &&
+         runtime.MakeMarkup(text.text(), out);
+}
+
+bool FilterEscape(Runtime& runtime, const Value& self, CallArgs& args, Value* out) {
+  Value text;
+  return Bind(runtime, "escape", args, {}, nullptr) && ToStr(runtime, self, &text) &&
+         runtime.ChargeBytes(text.text().size() * 4) &&
+         runtime.MakeMarkup(self.is_markup() ? text.text() : EscapeHtml(text.text()), out);
 }
 
 bool FilterTrim(Runtime& runtime, const Value& self, CallArgs& args, Value* out) {
@@ -249,7 +238,7 @@ constexpr BuiltinEntry kFilters[] = {
     {"tojson", FilterToJson},
     {"trim", FilterTrim},
     {"string", FilterString},
-    {"safe", FilterString},
+    {"safe", FilterSafe},
     {"upper", Mapped<UpperCase>},
     {"lower", Mapped<LowerCase>},
     {"capitalize", Mapped<Capitalize>},
@@ -260,9 +249,9 @@ constexpr BuiltinEntry kFilters[] = {
     {"truncate", FilterTruncate},
     {"wordcount", FilterWordCount},
     {"format", FilterFormat},
-    {"e", Mapped<EscapeHtml>},
-    {"escape", Mapped<EscapeHtml>},
-    {"forceescape", Mapped<EscapeHtml>},
+    {"e", FilterEscape},
+    {"escape", FilterEscape},
+    {"forceescape", FilterEscape},
     {"urlencode", Mapped<UrlQuote>},
 };
 

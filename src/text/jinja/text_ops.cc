@@ -26,6 +26,30 @@ MarkedText Capitalize(const MarkedText& text) {
   });
 }
 
+MarkedText EscapeHtml(const MarkedText& text) {
+  return MapCodePoints(text, [](size_t, char32_t c, std::string* out) {
+    switch (c) {
+      case '&':
+        out->append("&amp;");
+        break;
+      case '<':
+        out->append("&lt;");
+        break;
+      case '>':
+        out->append("&gt;");
+        break;
+      case '"':
+        out->append("&#34;");
+        break;
+      case '\'':
+        out->append("&#39;");
+        break;
+      default:
+        AppendUtf8(out, c);
+    }
+  });
+}
+
 MarkedText Strip(const MarkedText& text, const MarkedText* chars, Side side) {
   const auto drops = [&](size_t at, size_t* next) {
     const char32_t c = DecodeAt(text.view(), at, next);

@@ -38,6 +38,7 @@ MarkedText MapCodePoints(const MarkedText& text, Map&& map) {
 MarkedText UpperCase(const MarkedText& text);
 MarkedText LowerCase(const MarkedText& text);
 MarkedText Capitalize(const MarkedText& text);
+MarkedText EscapeHtml(const MarkedText& text);
 
 enum class Side : uint8_t { kLeft, kRight, kBoth };
 // Removes the code points of `chars` (whitespace when it is null) from the ends.

@@ -89,6 +89,9 @@ const MarkedText& Value::text() const {
   DI_DCHECK(kind_ == Kind::kString || kind_ == Kind::kBigInt);
   return static_cast<const StringObject&>(*object_).text;
 }
+bool Value::is_markup() const {
+  return is_string() && static_cast<const StringObject&>(*object_).markup;
+}
 SequenceObject& Value::sequence() const {
   DI_DCHECK(kind_ == Kind::kSequence);
   return static_cast<SequenceObject&>(*object_);

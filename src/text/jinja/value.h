@@ -97,6 +97,8 @@ class Value {
   int64_t integer() const { return is_bool() ? (number_.boolean ? 1 : 0) : number_.integer; }
   double real() const { return is_float() ? number_.real : static_cast<double>(integer()); }
 
+  bool is_markup() const;  // see StringObject
+
   // The kind must match.
   const MarkedText& text() const;
   std::string_view str() const { return text().view(); }
@@ -128,6 +130,7 @@ struct UndefinedObject : Object {
 
 struct StringObject : Object {
   MarkedText text;
+  bool markup = false;  // made by safe or escape: adding plain text to it escapes that text
 };
 
 enum class SequenceType : uint8_t {

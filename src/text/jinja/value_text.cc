@@ -190,7 +190,9 @@ bool Writer::ReprScalar(const Value& value) {
       out_ += FloatRepr(value.real());
       break;
     case Kind::kString:
+      if (value.is_markup()) out_ += "Markup(";
       AppendQuoted(&out_, Text(value.text()));
+      if (value.is_markup()) out_ += ")";
       break;
     case Kind::kCallable:
       out_ += Format("<function {}>", value.callable().name);
