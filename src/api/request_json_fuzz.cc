@@ -51,19 +51,21 @@ void Answer(Result<DialectCall> call) {
   }
 }
 
-}  // namespace
-}  // namespace deepinfer
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace deepinfer;  // NOLINT
-  static const TinyText text = MakeTinyText();
-  const DialectContext context = text.Context();
-  const Result<Json> body =
-      Json::Parse(std::string_view(reinterpret_cast<const char*>(data), size));
-  if (!body.ok()) return 0;
+void AnswerEverything(std::string_view text) {
+  static const TinyText tiny = MakeTinyText();
+  const DialectContext context = tiny.Context();
+  const Result<Json> body = Json::Parse(text);
+  if (!body.ok()) return;
   Answer(ParseChatCompletion(*body, context));
   Answer(ParseCompletion(*body, context));
   (void)Tokenize(*body, context).ok();
   (void)Detokenize(*body, context).ok();
+}
+
+}  // namespace
+}  // namespace deepinfer
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  deepinfer::AnswerEverything(std::string_view(reinterpret_cast<const char*>(data), size));
   return 0;
 }

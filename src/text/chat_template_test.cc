@@ -176,20 +176,15 @@ TEST(ChatTemplate, TellsTheTime) {
   EXPECT_EQ(TextOf("{{ strftime_now('%z|%Z|%f')|length }}"), "8");
 }
 
+std::string Repeated(std::string_view text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
 // Each must end in an error, and soon.
 TEST(ChatTemplate, HostileTemplatesEndQuickly) {
-  const std::string open(100'000, '('), close(100'000, ')');
-  std::string chain = "{{ 1";
-  for (int i = 0; i < 100'000; ++i) chain += "+1";
-  const std::string nots = "{{ " + [] {
-    std::string text;
-    for (int i = 0; i < 100'000; ++i) text += "not ";
-    return text;
-  }() + "1 }}";
-  std::string blocks;
-  for (int i = 0; i < 100'000; ++i) blocks += "{% if 1 %}";
-  std::string elements = "{{ x";
-  for (int i = 0; i < 100'000; ++i) elements += "[0]";
+  const std::string open = Repeated("(", 100'000), close = Repeated(")", 100'000);
   const std::string hostile[] = {
       "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
       "{% for a in range(10**9) %}{% endfor %}",
@@ -230,10 +225,10 @@ TEST(ChatTemplate, HostileTemplatesEndQuickly) {
       "{{ " + open + "1" + close + " }}",
       "{{ " + open + " }}",
       "{{ f" + open + close + " }}",
-      nots,
-      chain + " }}",
-      blocks,
-      elements + " }}",
+      "{{ " + Repeated("not ", 100'000) + "1 }}",
+      "{{ 1" + Repeated("+1", 100'000) + " }}",
+      Repeated("{% if 1 %}", 100'000),
+      "{{ x" + Repeated("[0]", 100'000) + " }}",
       "{{ " + std::string(100'000, '-') + "1 }}",
       "{% for " + open + "x" + close + " in y %}{% endfor %}",
   };
