@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -126,12 +126,15 @@ Status WriteManifest(const Target& target, const std::vector<RemoteFile>& files)
   const std::string path = Format("{}/{}", target.directory, kManifest);
   const std::string partial = path + ".partial";
   const std::string text = manifest.Dump(2) + "\n";
-  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  out.close();
+  std::FILE* out = std::fopen(partial.c_str(), "wb");
+  if (out == nullptr) return Internal(Format("{}: {}", partial, std::strerror(errno)));
+  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  const bool closed = std::fclose(out) == 0;
   std::error_code error;
-  if (out) fs::rename(partial, path, error);
-  if (!out || error) return Internal(Format("{}: could not be written", path));
+  if (written && closed) fs::rename(partial, path, error);
+  if (!written || !closed || error) {
+    return Internal(Format("{}: could not be written; is the disk full?", path));
+  }
   return {};
 }
 
