@@ -17,6 +17,8 @@ Scheduler::Scheduler(SchedulerConfig config, const Tokenizer* tokenizer, EngineM
       slots_(static_cast<size_t>(config_.max_num_seqs), nullptr) {
   for (int slot = 0; slot < config_.max_num_seqs; ++slot) free_slots_.push_back(slot);
   running_.reserve(slots_.size());
+  spare_tokens_.reserve(slots_.size());
+  spare_blocks_.reserve(slots_.size());
   candidates_.reserve(slots_.size());
   metrics_->kv_blocks_total = config_.num_blocks;
 }
@@ -51,6 +53,7 @@ Sequence* Scheduler::NewSample(RequestState* request, int sample) {
   sequence->request = request;
   sequence->id = next_sequence_id_++;
   sequence->sample = sample;
+  sequence->prompt_len = request->prompt_len();
   sequence->max_output = request->max_output;
   sequence->cached_tokens = request->cached_tokens;
   sequence->output = std::make_unique<OutputStream>(tokenizer_, request->request.sampling);
@@ -230,6 +233,10 @@ void Scheduler::Reclaim(Sequence* sequence) {
   RequestState* request = sequence->request;
   ReleaseBlocks(sequence);
   FreeSlot(sequence);
+  if (!sequence->tokens.empty() && spare_tokens_.size() < slots_.size()) {
+    spare_tokens_.push_back(std::move(sequence->tokens));
+    spare_blocks_.push_back(std::move(sequence->blocks));
+  }
   --request->unreclaimed;
   DestroyIfDone(request);
 }

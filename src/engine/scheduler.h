@@ -140,11 +140,14 @@ class Scheduler {
   BlockManager blocks_;
 
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
-  IndexedHeap<Sequence, &Sequence::queue_position, RunsBefore> waiting_;
-  IndexedHeap<RequestState, &RequestState::deadline_position, EndsBefore> deadlines_;
-  std::vector<Sequence*> running_;           // kRunning, in RunsBefore order
-  std::vector<Sequence*> slots_;             // by slot: the sequence that holds it, any phase
-  std::vector<int> free_slots_;              // a heap: the lowest comes out first
+  IndexedHeap<Sequence, &Sequence::queue_position, RunOrderOf> waiting_;
+  IndexedHeap<RequestState, &RequestState::deadline_position, DeadlineOf> deadlines_;
+  std::vector<Sequence*> running_;  // kRunning, in RunsBefore order
+  std::vector<Sequence*> slots_;    // by slot: the sequence that holds it, any phase
+  std::vector<int> free_slots_;     // a heap: the lowest comes out first
+  // Memory of ended sequences for new ones, so that admission allocates nothing once warm.
+  std::vector<std::vector<TokenId>> spare_tokens_;
+  std::vector<std::vector<int32_t>> spare_blocks_;
   std::vector<RequestState*> sharing_;       // requests with shared_blocks
   std::vector<PrefixIndex::Match> matches_;  // scratch
   std::vector<Sequence*> candidates_;        // scratch

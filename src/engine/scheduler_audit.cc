@@ -75,7 +75,7 @@ std::string Scheduler::Audit() const {
   if (coming != blocks_coming_) return "count of blocks to come";
   if (waiting != waiting_.size()) return "count of waiting sequences";
   for (size_t i = 1; i < running_.size(); ++i) {
-    if (!RunsBefore()(*running_[i - 1], *running_[i])) return "running sequences are out of order";
+    if (!RunsBefore(*running_[i - 1], *running_[i])) return "running sequences are out of order";
   }
   return {};
 }

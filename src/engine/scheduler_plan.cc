@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/scheduler.h"
 
 namespace deepinfer {
+namespace {
+
+constexpr size_t kPrefetchAhead = 8;
+
+}  // namespace
 
 const StepPlan& Scheduler::Plan(int64_t now_us) {
   ExpireDeadlines(now_us);
@@ -53,7 +59,7 @@ bool Scheduler::HasWaitingPrefill() const {
 bool Scheduler::CanDecode(const Sequence& sequence) const {
   return sequence.phase == SequencePhase::kRunning && sequence.slot_sampled &&
          sequence.planned_step <= step_ &&
-         sequence.expected_tokens() - sequence.request->prompt_len() < sequence.max_output;
+         sequence.expected_tokens() - sequence.prompt_len < sequence.max_output;
 }
 
 bool Scheduler::NeedsPrefill(const Sequence& sequence) const {
@@ -71,6 +77,12 @@ void Scheduler::PlanDecodes(StepPlan* plan) {
   for (size_t i = 0; i < count && budget_ > 0; ++i) {
     const size_t at = first + i < count ? first + i : first + i - count;
     Sequence* sequence = candidates_[at];
+    // The forward pass has emptied the caches; sequences are scattered.
+    if (i + kPrefetchAhead < count) {
+      const Sequence* ahead = candidates_[(at + kPrefetchAhead) % count];
+      __builtin_prefetch(ahead);
+      __builtin_prefetch(reinterpret_cast<const char*>(ahead) + 64);
+    }
     if (!CanDecode(*sequence) || !EnsureBlocks(sequence, sequence->planned + 1)) continue;
     AddRow(sequence, 1, plan);
     decode_cursor_ = at + 1;
@@ -149,8 +161,7 @@ int Scheduler::OldestReserve() const {
   if (running_.empty()) return 0;
   const Sequence& oldest = *running_.front();
   const int bt = config_.block_tokens;
-  const int positions =
-      std::min(oldest.planned + 2, oldest.request->prompt_len() + oldest.max_output);
+  const int positions = std::min(oldest.planned + 2, oldest.prompt_len + oldest.max_output);
   return std::max(0, (positions + bt - 1) / bt - static_cast<int>(oldest.blocks.size()));
 }
 
@@ -175,7 +186,7 @@ bool Scheduler::MakeRoom(Sequence* for_sequence) {
   if (DropSoftReferences()) return true;
   while (blocks_coming_ < shortage_ + 1) {
     Sequence* victim = running_.back();
-    if (victim == for_sequence || RunsBefore()(*victim, *for_sequence)) return false;
+    if (victim == for_sequence || RunsBefore(*victim, *for_sequence)) return false;
     const bool at_once = victim->in_flight == 0;
     Preempt(victim);
     if (at_once) return true;
@@ -234,9 +245,16 @@ void Scheduler::PlanAdmissions(StepPlan* plan, int64_t now_us) {
 bool Scheduler::AdmitSequence(Sequence* sequence, StepPlan* plan, int64_t now_us) {
   RequestState* request = sequence->request;
   if (sequence->tokens.empty()) {
+    if (!spare_tokens_.empty()) {
+      sequence->tokens = std::move(spare_tokens_.back());
+      sequence->blocks = std::move(spare_blocks_.back());
+      spare_tokens_.pop_back();
+      spare_blocks_.pop_back();
+    }
+    sequence->tokens.clear();
     sequence->tokens.reserve(request->request.prompt.size() +
                              static_cast<size_t>(sequence->max_output));
-    sequence->tokens = request->request.prompt;
+    sequence->tokens.assign(request->request.prompt.begin(), request->request.prompt.end());
   }
   if (!TakeBlocks(sequence, plan)) return false;
   waiting_.Remove(sequence);
@@ -248,7 +266,7 @@ bool Scheduler::AdmitSequence(Sequence* sequence, StepPlan* plan, int64_t now_us
   sequence->phase = SequencePhase::kRunning;
   running_.insert(
       std::upper_bound(running_.begin(), running_.end(), sequence,
-                       [](const Sequence* a, const Sequence* b) { return RunsBefore()(*a, *b); }),
+                       [](const Sequence* a, const Sequence* b) { return RunsBefore(*a, *b); }),
       sequence);
   plan->setups.push_back(
       {.slot = sequence->slot,
@@ -328,6 +346,8 @@ bool Scheduler::TakeBlocks(Sequence* sequence, StepPlan* plan) {
     sequence->available_wanted = headroom + taken;
     return false;
   }
+  sequence->blocks.reserve(
+      static_cast<size_t>((request->prompt_len() + sequence->max_output) / bt + 1));
   if (fork) {
     ForkFromShare(sequence, plan);
     return true;
@@ -336,8 +356,6 @@ bool Scheduler::TakeBlocks(Sequence* sequence, StepPlan* plan) {
     blocks_.Retain(match.block);
     sequence->blocks.push_back(match.block);
   }
-  sequence->blocks.reserve(
-      static_cast<size_t>((request->prompt_len() + sequence->max_output) / bt + 1));
   for (int i = reused; i < total; ++i) sequence->blocks.push_back(blocks_.Allocate());
   sequence->planned = sequence->applied = reused * bt;
   sequence->indexed_blocks = reused;
@@ -354,8 +372,6 @@ void Scheduler::ForkFromShare(Sequence* sequence, StepPlan* plan) {
   RequestState* request = sequence->request;
   const int bt = config_.block_tokens;
   const int last = request->prompt_len() - 1;
-  sequence->blocks.reserve(
-      static_cast<size_t>((request->prompt_len() + sequence->max_output) / bt + 1));
   for (int i = 0; i < last / bt; ++i) {
     const int32_t block = request->shared_blocks[static_cast<size_t>(i)];
     blocks_.Retain(block);

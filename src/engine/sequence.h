@@ -21,35 +21,37 @@ enum class SequencePhase : uint8_t {
   kFinished,    // ended; blocks and slot go when nothing of it is in flight
 };
 
-// One sample. Positions count prompt and output tokens from 0.
-struct Sequence {
+// One sample. Positions count prompt and output tokens from 0. What planning a decode row reads
+// comes first, so that it is in two cache lines.
+struct alignas(64) Sequence {
   RequestState* request = nullptr;
   int64_t id = 0;
   SequencePhase phase = SequencePhase::kWaiting;
-  int sample = 0;
+  bool slot_fresh = false;    // no row was planned in this slot yet
+  bool slot_sampled = false;  // the slot's device state holds the token after the last planned one
+  bool index_open = false;    // later blocks may still go into the index
   int slot = -1;
   int in_flight = 0;          // launched steps not yet applied
   int samples_in_flight = 0;  // of them, those that sample
-  bool slot_fresh = false;    // no row was planned in this slot yet
-  bool slot_sampled = false;  // the slot's device state holds the token after the last planned one
+  int planned = 0;            // positions computed or in flight
+  int applied = 0;            // positions computed
+  int prompt_len = 0;
+  int max_output = 0;        // max_tokens clamped to the context
+  int64_t planned_step = 0;  // of its newest row
 
   std::vector<TokenId> tokens;  // prompt and committed output; empty before the first step
-  int planned = 0;              // positions computed or in flight
-  int64_t planned_step = 0;     // of its newest row
-  int applied = 0;              // positions computed
-  int max_output = 0;           // max_tokens clamped to the context
-
   std::vector<int32_t> blocks;  // block table
   int blocks_sent = 0;          // of them, known to the runner
+  int sample = 0;
+
   // Blocks of the index that equal blocks of this table and are parents of its later entries; kept
   // so that a parent is never evicted before its children. May be dropped under pressure.
   std::vector<int32_t> parents_held;
   int32_t copy_source = -1;        // referenced until the step that copies it was applied
-  int blocks_coming = 0;           // while leaving with steps in flight: what will become available
+  int blocks_coming = 0;           // while leaving with steps in flight: what will be available
   std::optional<PrefixNode> root;  // acquired
   PrefixNode node;                 // chain up to indexed_blocks
   int indexed_blocks = 0;
-  bool index_open = false;  // later blocks may still go into the index
 
   int64_t queue_position = -1;  // in the waiting queue
   int available_wanted = 0;     // admission cannot succeed below this many available blocks
@@ -64,7 +66,7 @@ struct Sequence {
   int64_t last_token_us = 0;
 
   int num_tokens() const { return static_cast<int>(tokens.size()); }
-  int num_output() const;
+  int num_output() const { return tokens.empty() ? 0 : num_tokens() - prompt_len; }
   // Tokens that exist once everything in flight is done.
   int expected_tokens() const { return num_tokens() + samples_in_flight; }
 };
@@ -96,25 +98,31 @@ struct RequestState {
   int n() const { return request.sampling.n; }
 };
 
-inline int Sequence::num_output() const {
-  return tokens.empty() ? 0 : num_tokens() - request->prompt_len();
-}
-
 // Lower priority values first, then arrival, then sample number.
-struct RunsBefore {
-  bool operator()(const Sequence& a, const Sequence& b) const {
-    if (a.request->request.priority != b.request->request.priority) {
-      return a.request->request.priority < b.request->request.priority;
-    }
-    if (a.request->order != b.request->order) return a.request->order < b.request->order;
-    return a.sample < b.sample;
+struct RunOrder {
+  int priority = 0;
+  int sample = 0;
+  int64_t arrival = 0;
+
+  bool operator<(const RunOrder& other) const {
+    if (priority != other.priority) return priority < other.priority;
+    if (arrival != other.arrival) return arrival < other.arrival;
+    return sample < other.sample;
   }
 };
 
-struct EndsBefore {
-  bool operator()(const RequestState& a, const RequestState& b) const {
-    return *a.request.deadline_us < *b.request.deadline_us;
+struct RunOrderOf {
+  RunOrder operator()(const Sequence& s) const {
+    return {s.request->request.priority, s.sample, s.request->order};
   }
+};
+
+inline bool RunsBefore(const Sequence& a, const Sequence& b) {
+  return RunOrderOf()(a) < RunOrderOf()(b);
+}
+
+struct DeadlineOf {
+  int64_t operator()(const RequestState& request) const { return *request.request.deadline_us; }
 };
 
 }  // namespace deepinfer

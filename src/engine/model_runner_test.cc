@@ -1,0 +1,274 @@
+// The runner alone, on a model and a backend that are a few lines long: row state, late inputs,
+// head rows, bad rows. What it does with real models is in tests/stress.
+#include "engine/model_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "base/check.h"
+
+namespace deepinfer {
+namespace {
+
+constexpr int kVocab = 100;
+constexpr TokenId kNanToken = 66;
+
+// Memory and host threads only: the fake model computes nothing through operators.
+class FakeBackend final : public Backend {
+ public:
+  const BackendInfo& info() const override { return info_; }
+  Result<Buffer> Allocate(size_t bytes) override { return real_->Allocate(bytes); }
+  Result<std::unique_ptr<Weight>> Bind(const TensorFile& file, const TensorView& view,
+                                       WeightRole role) override {
+    return real_->Bind(file, view, role);
+  }
+  Result<std::unique_ptr<Weight>> BindExperts(const TensorFile& file,
+                                              std::span<const TensorView> experts) override {
+    return real_->BindExperts(file, experts);
+  }
+  int kv_element_bytes() const override { return 4; }
+  std::unique_ptr<Activation> CreateActivation(int64_t cols,
+                                               std::span<const Weight* const> readers) override {
+    return real_->CreateActivation(cols, readers);
+  }
+  void Embed(const Weight&, const int32_t*, int, float*) override { DI_CHECK(false); }
+  void NormQuantize(const float*, const int32_t*, int, const Weight*, float, Activation*) override {
+    DI_CHECK(false);
+  }
+  void Linear(const LinearArgs&) override { DI_CHECK(false); }
+  void RopeAndCache(const StepInput&, const AttentionSpec&, float*, float*, const float*) override {
+    DI_CHECK(false);
+  }
+  void Attention(const StepInput&, const AttentionSpec&, const float*, float*) override {
+    DI_CHECK(false);
+  }
+  void Moe(const MoeArgs&) override { DI_CHECK(false); }
+  void CopyBlocks(const StepInput& step,
+                  std::span<const std::pair<int32_t, int32_t>> pairs) override {
+    const auto bytes = static_cast<ptrdiff_t>(step.layout->block_bytes());
+    for (const auto& [from, to] : pairs) {
+      std::copy_n(step.cache_blocks + from * bytes, bytes, step.cache_blocks + to * bytes);
+    }
+  }
+  void ParallelRows(int count, void (*body)(void* context, int i), void* context) override {
+    for (int i = count - 1; i >= 0; --i) body(context, i);
+  }
+
+ private:
+  BackendInfo info_;
+  std::unique_ptr<Backend> real_ = *CreateBackend({.device = "cpu", .threads = 1});
+};
+
+// The next token is (sum of the sequence so far) mod vocabulary, read from the cache.
+class FakeModel final : public Model {
+ public:
+  FakeModel() {
+    info_.vocab = kVocab;
+    info_.context_max = 64;
+    layout_.history.push_back({"full", 1, 1, sizeof(float)});
+  }
+  const ModelInfo& info() const override { return info_; }
+  const CacheLayout& cache_layout() const override { return layout_; }
+
+  const float* Forward(const StepInput& step) override {
+    hidden_.assign(static_cast<size_t>(step.shape.num_tokens), 0.0F);
+    for (int t = 0; t < step.shape.num_tokens; ++t) {
+      if (step.kind[t] == TokenKind::kDead) continue;
+      const int position = step.position[t];
+      float* cell = At(step, step.token_row[t], position);
+      *cell = static_cast<float>(step.token[t]) +
+              (position == 0 ? 0.0F : *At(step, step.token_row[t], position - 1));
+      hidden_[static_cast<size_t>(t)] =
+          step.token[t] == kNanToken ? std::numeric_limits<float>::quiet_NaN() : *cell;
+    }
+    return hidden_.data();
+  }
+  void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) override {
+    head_rows += rows;
+    head_calls += 1;
+    for (int i = 0; i < rows; ++i) {
+      const float sum = hidden[row_index[i]];
+      for (int v = 0; v < kVocab; ++v) logits[i * kVocab + v] = sum * 0.0F;
+      if (!std::isnan(sum)) logits[i * kVocab + static_cast<int>(sum) % kVocab] = 5.0F;
+    }
+  }
+
+  int head_rows = 0;
+  int head_calls = 0;
+
+ private:
+  static float* At(const StepInput& step, int row, int position) {
+    const int bt = step.layout->block_tokens;
+    const int32_t block = step.block_table[row * step.block_table_stride + position / bt];
+    return reinterpret_cast<float*>(step.cache_blocks + block * step.layout->block_bytes()) +
+           position % bt;
+  }
+
+  ModelInfo info_;
+  CacheLayout layout_;
+  std::vector<float> hidden_;
+};
+
+class ModelRunnerTest : public testing::Test {
+ protected:
+  void Start(const RunnerTestMode& test = {}) {
+    runner_ = std::move(*ModelRunner::Create(&model_, &backend_,
+                                             {.num_slots = 4,
+                                              .max_num_batched_tokens = 64,
+                                              .max_model_len = 64,
+                                              .block_tokens = 16,
+                                              .num_blocks = 16,
+                                              .test = test}));
+  }
+
+  void AddSetup(StepPlan* plan, int slot, const Request* request) {
+    plan->setups.push_back({.slot = slot, .sequence = slot + 1, .request = request});
+  }
+
+  void AddRow(StepPlan* plan, int slot, int start, const std::vector<TokenId>& tokens,
+              const std::vector<int32_t>& blocks) {
+    PlanRow row;
+    row.sequence = slot + 1;
+    row.slot = slot;
+    row.reset = !blocks.empty();
+    row.sample = true;
+    row.start = start;
+    row.num_tokens = tokens.empty() ? 1 : static_cast<int>(tokens.size());
+    row.tokens_begin = static_cast<int>(plan->tokens.size());
+    row.num_known = static_cast<int>(tokens.size());
+    row.blocks_begin = static_cast<int>(plan->blocks.size());
+    row.num_blocks = static_cast<int>(blocks.size());
+    plan->tokens.insert(plan->tokens.end(), tokens.begin(), tokens.end());
+    plan->blocks.insert(plan->blocks.end(), blocks.begin(), blocks.end());
+    plan->rows.push_back(row);
+  }
+
+  const StepResult& Run(const StepPlan& plan, const LateInputs& late = {}) {
+    const StepRunner::Ticket ticket = runner_->Launch(plan);
+    runner_->Feed(ticket, late);
+    return runner_->Collect(ticket);
+  }
+
+  static Request Greedy(std::vector<TokenId> prompt) {
+    Request request;
+    request.prompt = std::move(prompt);
+    request.sampling.temperature = 0.0F;
+    return request;
+  }
+
+  FakeBackend backend_;
+  FakeModel model_;
+  std::unique_ptr<ModelRunner> runner_;
+};
+
+TEST_F(ModelRunnerTest, ContinuesFromDeviceStateWhileTheHostKnowsNothing) {
+  for (const bool poison : {false, true}) {
+    Start({.delay_us_max = poison ? 500 : 0, .poison_host = poison});
+    const Request request = Greedy({3, 4});
+    StepPlan first;
+    AddSetup(&first, 2, &request);
+    AddRow(&first, 2, 0, {3, 4}, {5, 1});
+    StepPlan second;
+    AddRow(&second, 2, 2, {}, {});
+    // The second step is launched before the first was collected.
+    const StepRunner::Ticket a = runner_->Launch(first);
+    runner_->Feed(a, {});
+    const StepRunner::Ticket b = runner_->Launch(second);
+    const StepResult& one = runner_->Collect(a);
+    ASSERT_EQ(one.rows.size(), 1U);
+    EXPECT_EQ(one.rows[0].token, 7);
+    runner_->Feed(b, {});
+    EXPECT_EQ(runner_->Collect(b).rows[0].token, 14);
+  }
+}
+
+TEST_F(ModelRunnerTest, ABadRowFailsAlone) {
+  Start();
+  const Request good = Greedy({1});
+  const Request nan = Greedy({kNanToken});
+  const Request outside = Greedy({kVocab});
+  StepPlan plan;
+  AddSetup(&plan, 0, &good);
+  AddSetup(&plan, 1, &nan);
+  AddSetup(&plan, 2, &outside);
+  AddSetup(&plan, 3, &good);
+  AddRow(&plan, 0, 0, {1}, {0});
+  AddRow(&plan, 1, 0, {kNanToken}, {1});
+  AddRow(&plan, 2, 0, {kVocab}, {2});
+  AddRow(&plan, 3, 0, {2}, {3});
+  const StepResult& result = Run(plan);
+  EXPECT_EQ(result.rows[0].token, 1);
+  EXPECT_EQ(result.rows[1].status, RowStatus::kNan);
+  EXPECT_EQ(result.rows[2].status, RowStatus::kBadId);
+  EXPECT_EQ(result.rows[3].token, 2);
+  // The next step of a bad row may be in flight already; its token cannot be trusted.
+  StepPlan next;
+  AddRow(&next, 0, 1, {}, {});
+  AddRow(&next, 1, 1, {}, {});
+  const StepResult& after = Run(next);
+  EXPECT_EQ(after.rows[0].token, 2);
+  EXPECT_EQ(after.rows[1].status, RowStatus::kBadId);
+}
+
+TEST_F(ModelRunnerTest, EndedRowsNeedNoHead) {
+  Start();
+  const Request request = Greedy({1});
+  StepPlan plan;
+  for (int slot = 0; slot < 3; ++slot) {
+    AddSetup(&plan, slot, &request);
+    AddRow(&plan, slot, 0, {slot + 1}, {slot});
+  }
+  const StepResult& result = Run(plan, {.ended_rows = {1}});
+  EXPECT_EQ(model_.head_rows, 2);
+  EXPECT_TRUE(result.rows[0].sampled);
+  EXPECT_FALSE(result.rows[1].sampled);
+  EXPECT_EQ(result.rows[2].token, 3);
+}
+
+TEST_F(ModelRunnerTest, CopiesBlocksBeforeTheStep) {
+  Start();
+  const Request request = Greedy({1, 2, 3});
+  StepPlan plan;
+  AddSetup(&plan, 0, &request);
+  AddRow(&plan, 0, 0, {1, 2, 3}, {4});
+  EXPECT_EQ(Run(plan).rows[0].token, 6);
+  StepPlan fork;
+  fork.block_copies.emplace_back(4, 9);
+  AddSetup(&fork, 1, &request);
+  AddRow(&fork, 1, 2, {30}, {9});
+  AddRow(&fork, 0, 3, {}, {});
+  const StepResult& result = Run(fork);
+  EXPECT_EQ(result.rows[0].token, 33);
+  EXPECT_EQ(result.rows[1].token, 12);
+}
+
+TEST_F(ModelRunnerTest, PromptLogprobsNameThePromptTokens) {
+  Start();
+  Request request = Greedy({1, 2, 3, 50, 51});
+  request.sampling.prompt_logprobs = 1;
+  StepPlan plan;
+  AddSetup(&plan, 0, &request);
+  AddRow(&plan, 0, 0, {1, 2, 3}, {0});
+  plan.rows[0].prompt_logprobs = true;
+  plan.rows[0].sample = false;
+  const StepResult& first = Run(plan);
+  ASSERT_EQ(first.rows[0].prompt_logprobs.size(), 3U);  // of the tokens at 1, 2 and 3
+  EXPECT_FALSE(first.rows[0].sampled);
+  EXPECT_EQ(first.rows[0].prompt_logprobs[0].id, 2);
+  EXPECT_EQ(first.rows[0].prompt_logprobs[1].id, 3);
+  EXPECT_EQ(first.rows[0].prompt_logprobs[1].rank, 1);  // 1 + 2 predicts 3
+  EXPECT_EQ(first.rows[0].prompt_logprobs[2].id, 50);
+  StepPlan rest;
+  AddRow(&rest, 0, 3, {50, 51}, {});
+  rest.rows[0].prompt_logprobs = true;
+  const StepResult& second = Run(rest);
+  ASSERT_EQ(second.rows[0].prompt_logprobs.size(), 1U);
+  EXPECT_EQ(second.rows[0].prompt_logprobs[0].id, 51);
+  EXPECT_EQ(second.rows[0].token, 7);  // 107 mod 100
+}
+
+}  // namespace
+}  // namespace deepinfer
