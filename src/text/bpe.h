@@ -61,7 +61,7 @@ class BpeScratch {
  private:
   friend class Bpe;
   static constexpr size_t kCacheEntriesMin = 256;
-  static constexpr size_t kCacheEntriesMax = 16384;
+  static constexpr size_t kCacheEntriesMax = 32768;
   static constexpr size_t kCachedTextMax = 22;
   static constexpr size_t kCachedIdsMax = 8;
   struct CacheEntry {

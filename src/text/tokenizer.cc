@@ -24,7 +24,7 @@ constexpr size_t kVocabMax = size_t{1} << 22;
 constexpr size_t kMergesMax = size_t{1} << 23;
 constexpr size_t kPieceBytesMax = size_t{1} << 16;
 constexpr size_t kAddedBytesMax = 4096;
-constexpr size_t kScratchKept = 8;                     // work spaces kept for later calls
+constexpr size_t kScratchKept = 4;                     // work spaces kept for later calls
 constexpr size_t kScratchBytesKept = size_t{4} << 20;  // a larger one is freed
 
 // Everything one call of Encode writes to.
