@@ -31,25 +31,62 @@ float LargestMagnitude(const float* x, int count) {
   return largest;
 }
 
-// Squared error of x against scale * q with q in [low, high] chosen by rounding.
-float SymmetricError(const float* x, int count, float scale, int low, int high) {
-  const float inverse = scale == 0.0F ? 0.0F : 1.0F / scale;
-  float error = 0.0F;
-  for (int i = 0; i < count; ++i) {
-    const float q = static_cast<float>(RoundClamped(x[i] * inverse, low, high));
-    const float difference = x[i] - scale * q;
-    error += difference * difference;
+// Sums run in kLanes fixed lanes so that the compiler may use vectors without reordering anything.
+constexpr int kLanes = 8;
+
+struct Lanes {
+  float sum[kLanes] = {};
+  float Total() const {
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
   }
-  return error;
+};
+
+// The nearest whole number in [low, high], ties to even: adding 1.5 * 2^23 leaves no fraction bits.
+float RoundWithin(float value, float low, float high) {
+  constexpr float kNoFraction = 12582912.0F;
+  return (std::min(std::max(value, low), high) + kNoFraction) - kNoFraction;
+}
+
+float InverseOf(float scale) { return scale == 0.0F ? 0.0F : 1.0F / scale; }
+
+// Squared error of x against scale * q with q in [low, high] chosen by rounding.
+template <int kCount>
+float SymmetricError(const float* x, float scale, float low, float high) {
+  const float inverse = InverseOf(scale);
+  Lanes error;
+  for (int i = 0; i < kCount; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float value = x[i + lane];
+      const float difference = value - scale * RoundWithin(value * inverse, low, high);
+      error.sum[lane] += difference * difference;
+    }
+  }
+  return error.Total();
+}
+
+// Least squares of the scale for the codes that `scale` gives; 0 when they are all zero.
+template <int kCount>
+float RefitSymmetric(const float* x, float scale, float low, float high) {
+  const float inverse = InverseOf(scale);
+  Lanes xq, qq;
+  for (int i = 0; i < kCount; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float q = RoundWithin(x[i + lane] * inverse, low, high);
+      xq.sum[lane] += x[i + lane] * q;
+      qq.sum[lane] += q * q;
+    }
+  }
+  const float squares = qq.Total();
+  return squares > 0.0F ? xq.Total() / squares : 0.0F;
 }
 
 // The scale s (sign free) for which x is nearest to s * q, q in [low, high]. Candidates put the
 // largest element on a code around the end of the range; each is refined by least squares.
 // `round` maps a scale to the value that will be stored.
-template <typename Round>
-float SearchSymmetric(const float* x, int count, int low, int high, Round round) {
+template <int kCount, typename Round>
+float SearchSymmetric(const float* x, float low, float high, Round round) {
   float peak = 0.0F;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     if (std::fabs(x[i]) > std::fabs(peak)) peak = x[i];
   }
   if (peak == 0.0F) return 0.0F;
@@ -57,27 +94,19 @@ float SearchSymmetric(const float* x, int count, int low, int high, Round round)
   float best_error = std::numeric_limits<float>::infinity();
   const auto consider = [&](float scale) {
     const float stored = round(scale);
-    const float error = SymmetricError(x, count, stored, low, high);
+    const float error = SymmetricError<kCount>(x, stored, low, high);
     if (error < best_error) {
       best_error = error;
       best_scale = stored;
     }
   };
-  // The range has one more negative code, so the peak is put on the negative side first.
+  // The range has one more negative code, so the peak is tried on both sides.
   constexpr float kSteps[] = {0.0F, -0.7F, -0.35F, 0.35F, 0.7F, 1.2F};
   for (const float step : kSteps) {
-    for (const float end : {static_cast<float>(low), static_cast<float>(high)}) {
-      const float code = end + (end < 0.0F ? -step : step);
-      const float scale = peak / code;
+    for (const float end : {low, high}) {
+      const float scale = peak / (end + (end < 0.0F ? -step : step));
       consider(scale);
-      float xq = 0.0F;
-      float qq = 0.0F;
-      for (int i = 0; i < count; ++i) {
-        const float q = static_cast<float>(RoundClamped(x[i] / scale, low, high));
-        xq += x[i] * q;
-        qq += q * q;
-      }
-      if (qq > 0.0F) consider(xq / qq);
+      consider(RefitSymmetric<kCount>(x, scale, low, high));
     }
   }
   return best_scale;
@@ -88,32 +117,39 @@ struct Affine {
   float offset = 0.0F;  // x is near scale * q + offset
 };
 
-float AffineError(const float* x, int count, Affine affine, int high) {
-  const float inverse = affine.scale == 0.0F ? 0.0F : 1.0F / affine.scale;
-  float error = 0.0F;
-  for (int i = 0; i < count; ++i) {
-    const float q = static_cast<float>(RoundClamped((x[i] - affine.offset) * inverse, 0, high));
-    const float difference = x[i] - (affine.scale * q + affine.offset);
-    error += difference * difference;
+float AffineError(const float* x, Affine affine, float high) {
+  const float inverse = InverseOf(affine.scale);
+  Lanes error;
+  for (int i = 0; i < 32; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float value = x[i + lane];
+      const float q = RoundWithin((value - affine.offset) * inverse, 0.0F, high);
+      const float difference = value - (affine.scale * q + affine.offset);
+      error.sum[lane] += difference * difference;
+    }
   }
-  return error;
+  return error.Total();
 }
 
 // Least squares of scale and offset for the codes that `affine` gives.
-Affine Refit(const float* x, int count, Affine affine, int high, float offset_max) {
-  const float inverse = affine.scale == 0.0F ? 0.0F : 1.0F / affine.scale;
-  float sum_q = 0.0F, sum_qq = 0.0F, sum_x = 0.0F, sum_xq = 0.0F;
-  for (int i = 0; i < count; ++i) {
-    const float q = static_cast<float>(RoundClamped((x[i] - affine.offset) * inverse, 0, high));
-    sum_q += q;
-    sum_qq += q * q;
-    sum_x += x[i];
-    sum_xq += x[i] * q;
+Affine Refit(const float* x, Affine affine, float high, float offset_max) {
+  const float inverse = InverseOf(affine.scale);
+  Lanes lanes_q, lanes_qq, lanes_x, lanes_xq;
+  for (int i = 0; i < 32; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float value = x[i + lane];
+      const float q = RoundWithin((value - affine.offset) * inverse, 0.0F, high);
+      lanes_q.sum[lane] += q;
+      lanes_qq.sum[lane] += q * q;
+      lanes_x.sum[lane] += value;
+      lanes_xq.sum[lane] += value * q;
+    }
   }
-  const float n = static_cast<float>(count);
-  const float determinant = n * sum_qq - sum_q * sum_q;
+  const float sum_q = lanes_q.Total(), sum_qq = lanes_qq.Total();
+  const float sum_x = lanes_x.Total(), sum_xq = lanes_xq.Total();
+  const float determinant = 32.0F * sum_qq - sum_q * sum_q;
   if (determinant <= 0.0F) return affine;
-  Affine fit{(n * sum_xq - sum_x * sum_q) / determinant,
+  Affine fit{(32.0F * sum_xq - sum_x * sum_q) / determinant,
              (sum_qq * sum_x - sum_q * sum_xq) / determinant};
   if (fit.offset > offset_max) {
     fit.offset = offset_max;
@@ -122,11 +158,11 @@ Affine Refit(const float* x, int count, Affine affine, int high, float offset_ma
   return fit.scale > 0.0F ? fit : affine;
 }
 
-// Nearest scale >= 0 and offset <= offset_max for codes 0..high. Starts from the span of x and
-// spans a little narrower or wider, each refined by least squares.
+// Nearest scale >= 0 and offset <= offset_max for codes 0..high of 32 elements. Starts from the
+// span of x and spans a little narrower or wider, each refined by least squares.
 template <typename Round>
-Affine SearchAffine(const float* x, int count, int high, float offset_max, Round round) {
-  const auto [low_it, high_it] = std::minmax_element(x, x + count);
+Affine SearchAffine(const float* x, float high, float offset_max, Round round) {
+  const auto [low_it, high_it] = std::minmax_element(x, x + 32);
   const float low = std::min(*low_it, offset_max);
   const float span = *high_it - low;
   if (!(span > 0.0F)) return round(Affine{0.0F, low});
@@ -134,7 +170,7 @@ Affine SearchAffine(const float* x, int count, int high, float offset_max, Round
   float best_error = std::numeric_limits<float>::infinity();
   const auto consider = [&](Affine candidate) {
     const Affine stored = round(candidate);
-    const float error = AffineError(x, count, stored, high);
+    const float error = AffineError(x, stored, high);
     if (error < best_error) {
       best_error = error;
       best = stored;
@@ -142,10 +178,10 @@ Affine SearchAffine(const float* x, int count, int high, float offset_max, Round
   };
   constexpr float kSteps[] = {0.0F, -0.8F, -0.4F, 0.4F, 0.8F, 1.4F};
   for (const float step : kSteps) {
-    Affine candidate{span / (static_cast<float>(high) + step), low};
+    Affine candidate{span / (high + step), low};
     consider(candidate);
     for (int round_trip = 0; round_trip < 2; ++round_trip) {
-      candidate = Refit(x, count, candidate, high, offset_max);
+      candidate = Refit(x, candidate, high, offset_max);
       consider(candidate);
     }
   }
@@ -158,7 +194,7 @@ uint8_t PackNibbles(int low, int high) { return static_cast<uint8_t>(low | (high
 
 void Encode(const float* x, BlockQ8_0* b) {
   const float scale = AsHalf(LargestMagnitude(x, 32) / 127.0F);
-  const float inverse = scale == 0.0F ? 0.0F : 1.0F / scale;
+  const float inverse = InverseOf(scale);
   b->d = FloatToHalf(scale);
   for (int i = 0; i < 32; ++i) {
     b->qs[i] = static_cast<int8_t>(RoundClamped(x[i] * inverse, -127, 127));
@@ -166,8 +202,8 @@ void Encode(const float* x, BlockQ8_0* b) {
 }
 
 void Encode(const float* x, BlockQ4_0* b) {
-  const float scale = SearchSymmetric(x, 32, -8, 7, AsHalf);
-  const float inverse = scale == 0.0F ? 0.0F : 1.0F / scale;
+  const float scale = SearchSymmetric<32>(x, -8.0F, 7.0F, AsHalf);
+  const float inverse = InverseOf(scale);
   b->d = FloatToHalf(scale);
   for (int i = 0; i < 16; ++i) {
     b->qs[i] = PackNibbles(RoundClamped(x[i] * inverse, -8, 7) + 8,
@@ -177,8 +213,8 @@ void Encode(const float* x, BlockQ4_0* b) {
 
 void Encode(const float* x, BlockQ4_1* b) {
   const float no_limit = std::numeric_limits<float>::infinity();
-  const Affine affine = SearchAffine(x, 32, 15, no_limit, RoundAffineToHalf);
-  const float inverse = affine.scale == 0.0F ? 0.0F : 1.0F / affine.scale;
+  const Affine affine = SearchAffine(x, 15.0F, no_limit, RoundAffineToHalf);
+  const float inverse = InverseOf(affine.scale);
   b->d = FloatToHalf(affine.scale);
   b->m = FloatToHalf(affine.offset);
   for (int i = 0; i < 16; ++i) {
@@ -195,8 +231,8 @@ void PackFiveBits(const int* q, uint8_t* qs, uint8_t* qh) {
 }
 
 void Encode(const float* x, BlockQ5_0* b) {
-  const float scale = SearchSymmetric(x, 32, -16, 15, AsHalf);
-  const float inverse = scale == 0.0F ? 0.0F : 1.0F / scale;
+  const float scale = SearchSymmetric<32>(x, -16.0F, 15.0F, AsHalf);
+  const float inverse = InverseOf(scale);
   b->d = FloatToHalf(scale);
   int q[32];
   for (int i = 0; i < 32; ++i) q[i] = RoundClamped(x[i] * inverse, -16, 15) + 16;
@@ -205,8 +241,8 @@ void Encode(const float* x, BlockQ5_0* b) {
 
 void Encode(const float* x, BlockQ5_1* b) {
   const float no_limit = std::numeric_limits<float>::infinity();
-  const Affine affine = SearchAffine(x, 32, 31, no_limit, RoundAffineToHalf);
-  const float inverse = affine.scale == 0.0F ? 0.0F : 1.0F / affine.scale;
+  const Affine affine = SearchAffine(x, 31.0F, no_limit, RoundAffineToHalf);
+  const float inverse = InverseOf(affine.scale);
   b->d = FloatToHalf(affine.scale);
   b->m = FloatToHalf(affine.offset);
   int q[32];
@@ -273,7 +309,7 @@ ScaleMin SearchPair(const float* x, Affine ideal, float d, float dmin, int high)
   for (int scale = std::max(scale0 - 1, 0); scale <= std::min(scale0 + 1, 63); ++scale) {
     for (int min = std::max(min0 - 1, 0); min <= std::min(min0 + 1, 63); ++min) {
       const Affine stored{d * static_cast<float>(scale), -dmin * static_cast<float>(min)};
-      const float error = AffineError(x, 32, stored, high);
+      const float error = AffineError(x, stored, static_cast<float>(high));
       if (error < best_error) {
         best_error = error;
         best = {static_cast<uint8_t>(scale), static_cast<uint8_t>(min)};
@@ -288,7 +324,8 @@ SuperBlock SearchSuperBlock(const float* x, int high) {
   float scale_max = 0.0F;
   float min_max = 0.0F;
   for (size_t sub = 0; sub < 8; ++sub) {
-    ideal[sub] = SearchAffine(x + 32 * sub, 32, high, 0.0F, [](Affine affine) { return affine; });
+    ideal[sub] = SearchAffine(x + 32 * sub, static_cast<float>(high), 0.0F,
+                              [](Affine affine) { return affine; });
     scale_max = std::max(scale_max, ideal[sub].scale);
     min_max = std::max(min_max, -ideal[sub].offset);
   }
@@ -306,7 +343,7 @@ void SuperBlockCodes(const float* x, const SuperBlock& super, int high, uint8_t*
   for (size_t sub = 0; sub < 8; ++sub) {
     const float scale = super.d * static_cast<float>(super.pairs[sub].scale);
     const float min = super.dmin * static_cast<float>(super.pairs[sub].min);
-    const float inverse = scale == 0.0F ? 0.0F : 1.0F / scale;
+    const float inverse = InverseOf(scale);
     for (size_t i = 32 * sub; i < 32 * sub + 32; ++i) {
       q[i] = static_cast<uint8_t>(RoundClamped((x[i] + min) * inverse, 0, high));
     }
@@ -354,7 +391,8 @@ void Encode(const float* x, BlockQ6_K* b) {
   std::array<float, 16> ideal;
   float peak = 0.0F;
   for (size_t sub = 0; sub < 16; ++sub) {
-    ideal[sub] = SearchSymmetric(x + 16 * sub, 16, -32, 31, [](float scale) { return scale; });
+    ideal[sub] =
+        SearchSymmetric<16>(x + 16 * sub, -32.0F, 31.0F, [](float scale) { return scale; });
     if (std::fabs(ideal[sub]) > std::fabs(peak)) peak = ideal[sub];
   }
   const float d = AsHalf(peak / -128.0F);
@@ -367,7 +405,7 @@ void Encode(const float* x, BlockQ6_K* b) {
     int best = rounded;
     float best_error = std::numeric_limits<float>::infinity();
     for (int code = std::max(rounded - 1, -128); code <= std::min(rounded + 1, 127); ++code) {
-      const float error = SymmetricError(sub_x, 16, d * static_cast<float>(code), -32, 31);
+      const float error = SymmetricError<16>(sub_x, d * static_cast<float>(code), -32.0F, 31.0F);
       if (error < best_error) {
         best_error = error;
         best = code;
@@ -375,7 +413,7 @@ void Encode(const float* x, BlockQ6_K* b) {
     }
     b->scales[sub] = static_cast<int8_t>(best);
     const float scale = d * static_cast<float>(best);
-    const float inverse = scale == 0.0F ? 0.0F : 1.0F / scale;
+    const float inverse = InverseOf(scale);
     for (size_t j = 0; j < 16; ++j) {
       const size_t i = 16 * sub + j;
       const int q = RoundClamped(sub_x[j] * inverse, -32, 31) + 32;
