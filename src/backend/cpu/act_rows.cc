@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::align_val_t kAlign{64};
 
+// An odd number of cache lines: rows of a power of two would all fall into the same cache sets.
+int64_t RowStride(int64_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
+
 }  // namespace
 
 ActPlane::~ActPlane() { ::operator delete[](bytes, kAlign); }
@@ -26,9 +29,9 @@ ActRows::ActRows(int64_t cols, uint32_t formats)
     : cols_(cols), formats_(formats), storage_(std::make_unique<Storage>()) {
   DI_CHECK(cols > 0, "{} columns", cols);
   const int64_t padded = (cols + kBlock - 1) / kBlock * kBlock;
-  storage_->f32.stride = padded * static_cast<int64_t>(sizeof(float));
-  storage_->bf16.stride = padded * 2;
-  storage_->q8.stride = padded / kBlock * static_cast<int64_t>(sizeof(ActBlock));
+  storage_->f32.stride = RowStride(padded * static_cast<int64_t>(sizeof(float)));
+  storage_->bf16.stride = RowStride(padded * 2);
+  storage_->q8.stride = RowStride(padded / kBlock * static_cast<int64_t>(2 * sizeof(ActBlock)));
 }
 
 ActRows::~ActRows() = default;
@@ -51,7 +54,8 @@ void ActRows::SetRow(Isa isa, int64_t row, const float* x) {
     fns.to_bf16(x, cols_, reinterpret_cast<uint16_t*>(storage_->bf16.row(row)));
   }
   if ((formats_ & kActQ8) != 0) {
-    fns.quantize(x, cols_, reinterpret_cast<ActBlock*>(storage_->q8.row(row)));
+    auto* blocks = reinterpret_cast<ActBlock*>(storage_->q8.row(row));
+    fns.quantize(x, cols_, blocks, blocks + (cols_ + kBlock - 1) / kBlock);
   }
 }
 

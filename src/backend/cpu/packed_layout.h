@@ -55,7 +55,11 @@ constexpr GroupShape kGroupShapes[kPackKinds] = {
 constexpr int kStepElements[3] = {1, 1, 2};
 constexpr int kStepBytes[3] = {128, 64, 128};
 
-// One block of 32 quantised activations and what kernels need of it beside the bytes.
+// One block of 32 quantised activations and what kernels need of it beside the bytes. A row is its
+// `steps` blocks and behind them as many rests: what rounding left of block b, valid where b is
+// `refined`. A product adds block b and then its rest. Refined are blocks in which one element
+// holds most of the energy: its scale leaves the others few bits, and such outliers make nearly all
+// of the rounding noise of a model.
 struct ActBlock {
   int8_t q[kBlock];
   float scale;
@@ -64,18 +68,20 @@ struct ActBlock {
   int32_t minus16;     // Q5_0, MXFP4
   int32_t minus128;    // Q8_0
   int32_t minus32[2];  // Q6_K, of the lower and upper 16 elements
-  int32_t unused;
+  int32_t refined;     // 0 or 1
 };
 static_assert(sizeof(ActBlock) == 64);
 // A block whose largest magnitude is below this is taken as zero: its inverse would overflow.
 constexpr float kActSmallest = 1e-30F;
+// A block is refined when its largest element squared exceeds this share of the sum of squares.
+constexpr float kRefineShare = 0.5F;
 
 struct ProductArgs {
   const uint8_t* weights;  // panels of one expert
   int64_t panel_bytes;
   int64_t steps;              // blocks (quantised) or steps (float) of K
   int64_t rows;               // weight rows
-  const uint8_t* act;         // rows of ActBlock, of bf16 pairs or of floats
+  const uint8_t* act;         // rows of ActBlock (and rests), of bf16 pairs or of floats
   int64_t act_stride;         // bytes
   const int32_t* input_rows;  // [m] or nullptr
   int64_t m;
@@ -87,8 +93,9 @@ struct ProductArgs {
 typedef void (*ProductFn)(const ProductArgs& args);
 
 struct ActFns {
-  void (*quantize)(const float* x, int64_t cols, ActBlock* out);  // pads with zeros to blocks
-  void (*to_bf16)(const float* x, int64_t cols, uint16_t* out);   // pads with zeros to 32
+  // Pads with zeros to blocks; rest[b] is written where out[b] is refined.
+  void (*quantize)(const float* x, int64_t cols, ActBlock* out, ActBlock* rest);
+  void (*to_bf16)(const float* x, int64_t cols, uint16_t* out);  // pads with zeros to 32
 };
 
 struct KernelTable {

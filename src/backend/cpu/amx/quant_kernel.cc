@@ -4,6 +4,7 @@
 // tile run there, and so does Q6_K, whose two scales a block would need twice the tiles.
 #include "backend/cpu/amx/kernels_amx.h"
 #include "backend/cpu/amx/tiles.h"
+#include "backend/cpu/avx512/add_block512.h"
 #include "backend/cpu/avx512/decode512.h"
 #include "backend/cpu/avx512/kernels512.h"
 
@@ -53,8 +54,6 @@ void Decode(const uint8_t* w, int64_t blocks, DecodedChunk* out) {
   MemoryBarrier();
 }
 
-DI_INLINE __m512i BroadcastInt(const int32_t* p) { return _mm512_set1_epi32(*p); }
-
 // y += float(start + sum) * (w.scale * x.scale), then the min: for 16 rows of one block.
 template <typename Kind>
 DI_INLINE void Fold(const int32_t* sums, const ActBlock* x, __m512 w_scale, __m512 w_min,
@@ -97,10 +96,30 @@ DI_INLINE void SumBlock(const DecodedChunk& w, const uint8_t* stage, int64_t b, 
   }
 }
 
+// 16 input rows of one chunk of K, side by side, and where their rests are.
+struct StagedRows {
+  alignas(64) uint8_t bytes[kTileRows * kStageStride];
+  const uint8_t* rests[kTileRows];  // of the first block
+  uint16_t refined[kChunkBlocks];   // by block, bit r: row r is refined
+};
+
+// Adds the rests of block b of the refined rows.
+template <typename Kind>
+DI_INLINE void AddStagedRests(const DecodedChunk& w, const StagedRows& x, int64_t b, __m512* y) {
+  Block512 block;
+#pragma GCC unroll 8
+  for (int v = 0; v < 8; ++v) block.q[v] = _mm512_load_si512(w.q[b] + 64 * v);
+  block.scale = _mm512_load_ps(w.scale[b]);
+  if (Kind::kMin) block.min = _mm512_load_ps(w.min[b]);
+  const auto rest = [&](int r) { return reinterpret_cast<const ActBlock*>(x.rests[r]) + b; };
+  AddRests<Kind, kTileRows>(block, x.refined[b], rest, y);
+}
+
 // One chunk of K of one panel times 16 staged rows.
 template <typename Kind>
-void Tile(const DecodedChunk& w, int64_t blocks, const uint8_t* stage, float* out, int64_t stride,
+void Tile(const DecodedChunk& w, int64_t blocks, const StagedRows& rows, float* out, int64_t stride,
           __mmask16 mask, bool first) {
+  const uint8_t* stage = rows.bytes;
   Sums sums;
   __m512 y[kTileRows];
 #pragma GCC unroll 16
@@ -113,6 +132,7 @@ void Tile(const DecodedChunk& w, int64_t blocks, const uint8_t* stage, float* ou
     const auto* x = reinterpret_cast<const ActBlock*>(stage) + b;
     const __m512 min = Kind::kMin ? _mm512_load_ps(w.min[b]) : _mm512_setzero_ps();
     Fold<Kind>(sums.of[b & 1], x, _mm512_load_ps(w.scale[b]), min, y);
+    if (rows.refined[b] != 0) AddStagedRests<Kind>(w, rows, b, y);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kTileRows; ++r) _mm512_mask_storeu_ps(out + r * stride, mask, y[r]);
@@ -122,14 +142,18 @@ DI_INLINE int64_t InputRow(const ProductArgs& args, int64_t i) {
   return args.input_rows == nullptr ? i : args.input_rows[i];
 }
 
-// 16 input rows, blocks [b, b + blocks), side by side.
+// Input rows i .. i + 15, blocks [b, b + blocks).
 DI_INLINE void Stage(const ProductArgs& args, int64_t i, int64_t b, int64_t blocks,
-                     uint8_t* stage) {
+                     StagedRows* out) {
+  for (int64_t k = 0; k < blocks; ++k) out->refined[k] = 0;
   for (int r = 0; r < kTileRows; ++r) {
     const uint8_t* from = args.act + InputRow(args, i + r) * args.act_stride + b * 64;
-    uint8_t* to = stage + r * kStageStride;
+    uint8_t* to = out->bytes + r * kStageStride;
+    out->rests[r] = from + args.steps * static_cast<int64_t>(sizeof(ActBlock));
     for (int64_t k = 0; k < blocks; ++k) {
       _mm512_store_si512(to + 64 * k, _mm512_load_si512(from + 64 * k));
+      const int refined = reinterpret_cast<const ActBlock*>(from)[k].refined;
+      out->refined[k] = static_cast<uint16_t>(out->refined[k] | refined << r);
     }
   }
   MemoryBarrier();
@@ -146,14 +170,14 @@ DI_INLINE int64_t BlockOffset(int64_t b) {  // b at a group boundary
 template <typename Kind>
 void GroupChunk(const ProductArgs& args, int64_t n_begin, int64_t n_end, int64_t b,
                 int64_t blocks) {
-  alignas(64) uint8_t stage[kTileRows * kStageStride];
+  StagedRows stage;
   DecodedChunk decoded[kGroupPanels];
   for (int64_t n = n_begin, p = 0; n < n_end; n += kQuantPanel, ++p) {
     const uint8_t* panel = args.weights + n / kQuantPanel * args.panel_bytes;
     Decode<Kind>(panel + BlockOffset<Kind>(b), blocks, &decoded[p]);
   }
   for (int64_t i = 0; i < args.m; i += kTileRows) {
-    Stage(args, i, b, blocks, stage);
+    Stage(args, i, b, blocks, &stage);
     for (int64_t n = n_begin, p = 0; n < n_end; n += kQuantPanel, ++p) {
       const int64_t left = args.n_end - n;
       const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffff : (1U << left) - 1U);

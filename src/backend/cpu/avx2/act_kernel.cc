@@ -36,39 +36,61 @@ int32_t Sum(__m256i v) {
   return _mm_cvtsi128_si32(s);
 }
 
-void Quantize(const float* x, int64_t cols, ActBlock* out) {
-  for (int64_t k = 0; k < cols; k += kBlock, ++out) {
+// Quantises v; leaves in v what rounding left. Returns the largest magnitude.
+float QuantizeBlock(__m256 v[4], ActBlock* out) {
+  const uint32_t top = LargestMagnitude(v);
+  float max;
+  __builtin_memcpy(&max, &top, 4);
+  __m256i q[4] = {};
+  float scale = 0.0F;
+  if (top >= 0x7f800000U) {
+    scale = __builtin_nanf("");
+  } else if (max >= kActSmallest) {
+    scale = max / 127.0F;
+    const __m256 inverse = _mm256_set1_ps(127.0F / max);
+    for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+  }
+  // Packing works inside of 128-bit lanes: the permutation restores the order.
+  const __m256i words_low = _mm256_packs_epi32(q[0], q[1]);
+  const __m256i words_high = _mm256_packs_epi32(q[2], q[3]);
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words_low, words_high),
+                                                    _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out->q), bytes);
+  for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_fnmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(q[i]), v[i]);
+  }
+  const int32_t sum_low = Sum(_mm256_add_epi32(q[0], q[1]));
+  const int32_t sum_high = Sum(_mm256_add_epi32(q[2], q[3]));
+  const int32_t sum = sum_low + sum_high;
+  out->scale = scale;
+  out->scaled_sum = scale * static_cast<float>(sum);
+  out->minus8 = -8 * sum;
+  out->minus16 = -16 * sum;
+  out->minus128 = -128 * sum;
+  out->minus32[0] = -32 * sum_low;
+  out->minus32[1] = -32 * sum_high;
+  out->refined = 0;
+  return max;
+}
+
+float Energy(const __m256 v[4]) {
+  __m256 sum = _mm256_mul_ps(v[0], v[0]);
+  for (int i = 1; i < 4; ++i) sum = _mm256_fmadd_ps(v[i], v[i], sum);
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+
+void Quantize(const float* x, int64_t cols, ActBlock* out, ActBlock* rest) {
+  for (int64_t k = 0; k < cols; k += kBlock, ++out, ++rest) {
     __m256 v[4];
     LoadBlock(x + k, cols - k, v);
-    const uint32_t top = LargestMagnitude(v);
-    float max;
-    __builtin_memcpy(&max, &top, 4);
-    __m256i q[4] = {};
-    float scale = 0.0F;
-    if (top >= 0x7f800000U) {
-      scale = __builtin_nanf("");
-    } else if (max >= kActSmallest) {
-      scale = max / 127.0F;
-      const __m256 inverse = _mm256_set1_ps(127.0F / max);
-      for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    const float energy = Energy(v);
+    const float max = QuantizeBlock(v, out);
+    if (max * max > kRefineShare * energy && out->scale != 0.0F) {
+      QuantizeBlock(v, rest);
+      out->refined = 1;
     }
-    // Packing works inside of 128-bit lanes: the permutation restores the order.
-    const __m256i words_low = _mm256_packs_epi32(q[0], q[1]);
-    const __m256i words_high = _mm256_packs_epi32(q[2], q[3]);
-    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words_low, words_high),
-                                                      _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out->q), bytes);
-    const int32_t sum_low = Sum(_mm256_add_epi32(q[0], q[1]));
-    const int32_t sum_high = Sum(_mm256_add_epi32(q[2], q[3]));
-    const int32_t sum = sum_low + sum_high;
-    out->scale = scale;
-    out->scaled_sum = scale * static_cast<float>(sum);
-    out->minus8 = -8 * sum;
-    out->minus16 = -16 * sum;
-    out->minus128 = -128 * sum;
-    out->minus32[0] = -32 * sum_low;
-    out->minus32[1] = -32 * sum_high;
-    out->unused = 0;
   }
 }
 

@@ -297,6 +297,18 @@ DI_INLINE void AddBlock(const uint8_t* block, const Scales256& scales, const uin
   }
 }
 
+// Adds the rests of the rows whose block b is refined; a row has `blocks` blocks.
+template <typename Kind, int kRows>
+DI_INLINE void AddRests(const uint8_t* block, const Scales256& scales, const uint8_t* const* x,
+                        int64_t blocks, int64_t b, __m256* y) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    if (InputBlock(x[r], b)->refined == 0) continue;
+    const uint8_t* rests[1] = {x[r] + blocks * int64_t{sizeof(ActBlock)}};
+    AddBlock<Kind, 1>(block, scales, rests, b, y + r);
+  }
+}
+
 // Both halves of a panel times kRows input rows.
 template <typename Kind, int kRows>
 void Tile(const uint8_t* w, int64_t blocks, const uint8_t* const* rows, int64_t columns, float* y,
@@ -322,6 +334,7 @@ void Tile(const uint8_t* w, int64_t blocks, const uint8_t* const* rows, int64_t 
         Scales256 scales;
         Kind::Scales(header, half, j, &scales);
         AddBlock<Kind, kRows>(w + 32 * half, scales, x, b, sum[half]);
+        AddRests<Kind, kRows>(w + 32 * half, scales, x, blocks, b, sum[half]);
       }
       w += kShape.block_bytes;
     }

@@ -27,33 +27,46 @@ __m256 Sums(__m256i q, float scale) {
   return _mm256_blend_ps(_mm256_castsi256_ps(ints), floats, 3);
 }
 
+// Quantises 32 elements; leaves in them what rounding left. Returns the largest magnitude.
+float QuantizeBlock(__m512* low, __m512* high, ActBlock* out) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  // Magnitudes compare like their bits, NaN above all.
+  const uint32_t top = _mm512_reduce_max_epu32(
+      _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(*low), magnitude),
+                       _mm512_and_si512(_mm512_castps_si512(*high), magnitude)));
+  float max;
+  __builtin_memcpy(&max, &top, 4);
+  __m512i q_low = _mm512_setzero_si512(), q_high = q_low;
+  float scale = 0.0F;
+  if (top >= 0x7f800000U) {
+    scale = __builtin_nanf("");
+  } else if (max >= kActSmallest) {
+    scale = max / 127.0F;
+    const __m512 inverse = _mm512_set1_ps(127.0F / max);
+    q_low = _mm512_cvtps_epi32(_mm512_mul_ps(*low, inverse));
+    q_high = _mm512_cvtps_epi32(_mm512_mul_ps(*high, inverse));
+  }
+  const __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(q_low)),
+                                            _mm512_cvtepi32_epi8(q_high), 1);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out->q), q);
+  _mm256_store_ps(&out->scale, Sums(q, scale));
+  *low = _mm512_fnmadd_ps(_mm512_set1_ps(scale), _mm512_cvtepi32_ps(q_low), *low);
+  *high = _mm512_fnmadd_ps(_mm512_set1_ps(scale), _mm512_cvtepi32_ps(q_high), *high);
+  return max;
+}
+
 }  // namespace
 
-void QuantizeAvx512(const float* x, int64_t cols, ActBlock* out) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  for (int64_t k = 0; k < cols; k += kBlock, ++out) {
-    const __m512 low = _mm512_maskz_loadu_ps(Lanes(cols - k), x + k);
-    const __m512 high = _mm512_maskz_loadu_ps(Lanes(cols - k - 16), x + k + 16);
-    // Magnitudes compare like their bits, NaN above all.
-    const uint32_t top = _mm512_reduce_max_epu32(
-        _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
-                         _mm512_and_si512(_mm512_castps_si512(high), magnitude)));
-    float max;
-    __builtin_memcpy(&max, &top, 4);
-    __m512i q_low = _mm512_setzero_si512(), q_high = q_low;
-    float scale = 0.0F;
-    if (top >= 0x7f800000U) {
-      scale = __builtin_nanf("");
-    } else if (max >= kActSmallest) {
-      scale = max / 127.0F;
-      const __m512 inverse = _mm512_set1_ps(127.0F / max);
-      q_low = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
-      q_high = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
+void QuantizeAvx512(const float* x, int64_t cols, ActBlock* out, ActBlock* rest) {
+  for (int64_t k = 0; k < cols; k += kBlock, ++out, ++rest) {
+    __m512 low = _mm512_maskz_loadu_ps(Lanes(cols - k), x + k);
+    __m512 high = _mm512_maskz_loadu_ps(Lanes(cols - k - 16), x + k + 16);
+    const float energy = _mm512_reduce_add_ps(_mm512_fmadd_ps(high, high, _mm512_mul_ps(low, low)));
+    const float max = QuantizeBlock(&low, &high, out);
+    if (max * max > kRefineShare * energy && out->scale != 0.0F) {
+      QuantizeBlock(&low, &high, rest);
+      out->refined = 1;
     }
-    const __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(q_low)),
-                                              _mm512_cvtepi32_epi8(q_high), 1);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out->q), q);
-    _mm256_store_ps(&out->scale, Sums(q, scale));
   }
 }
 

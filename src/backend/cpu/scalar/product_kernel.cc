@@ -44,7 +44,9 @@ void QuantProduct(const ProductArgs& args) {
       for (int64_t i = 0; i < args.m; ++i) {
         const uint8_t* row = args.act + InputRow(args, i) * args.act_stride;
         float* y = args.y + i * args.y_stride + n;
-        *y = AddBlock(w, reinterpret_cast<const ActBlock*>(row)[b], *y);
+        const auto* x = reinterpret_cast<const ActBlock*>(row) + b;
+        *y = AddBlock(w, *x, *y);
+        if (x->refined != 0) *y = AddBlock(w, x[args.steps], *y);
       }
     }
   }
@@ -102,39 +104,52 @@ void FloatProduct(const ProductArgs& args) {
   }
 }
 
-void Quantize(const float* x, int64_t cols, ActBlock* out) {
-  for (int64_t k = 0; k < cols; k += kBlock, ++out) {
-    const int64_t n = cols - k < kBlock ? cols - k : kBlock;
-    uint32_t top = 0;  // of the magnitudes' bits: ordered like floats, NaN above all
+// Returns the largest magnitude.
+float QuantizeBlock(const float* x, int64_t n, ActBlock* out) {
+  uint32_t top = 0;  // of the magnitudes' bits: ordered like floats, NaN above all
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    memcpy(&bits, x + i, 4);
+    bits &= 0x7fffffffU;
+    if (bits > top) top = bits;
+  }
+  ActBlock block = {};
+  float max;
+  memcpy(&max, &top, 4);
+  int32_t half[2] = {0, 0};
+  if (top >= 0x7f800000U) {
+    block.scale = NAN;
+  } else if (max >= kActSmallest) {
+    block.scale = max / 127.0F;
+    const float inverse = 127.0F / max;
     for (int64_t i = 0; i < n; ++i) {
-      uint32_t bits;
-      memcpy(&bits, x + k + i, 4);
-      bits &= 0x7fffffffU;
-      if (bits > top) top = bits;
+      const auto q = static_cast<int32_t>(lrintf(x[i] * inverse));
+      block.q[i] = static_cast<int8_t>(q);
+      half[i / 16] += q;
     }
-    ActBlock block = {};
-    float max;
-    memcpy(&max, &top, 4);
-    int32_t half[2] = {0, 0};
-    if (top >= 0x7f800000U) {
-      block.scale = NAN;
-    } else if (max >= kActSmallest) {
-      block.scale = max / 127.0F;
-      const float inverse = 127.0F / max;
-      for (int64_t i = 0; i < n; ++i) {
-        const auto q = static_cast<int32_t>(lrintf(x[k + i] * inverse));
-        block.q[i] = static_cast<int8_t>(q);
-        half[i / 16] += q;
-      }
-    }
-    const int32_t sum = half[0] + half[1];
-    block.scaled_sum = block.scale * static_cast<float>(sum);
-    block.minus8 = -8 * sum;
-    block.minus16 = -16 * sum;
-    block.minus128 = -128 * sum;
-    block.minus32[0] = -32 * half[0];
-    block.minus32[1] = -32 * half[1];
-    *out = block;
+  }
+  const int32_t sum = half[0] + half[1];
+  block.scaled_sum = block.scale * static_cast<float>(sum);
+  block.minus8 = -8 * sum;
+  block.minus16 = -16 * sum;
+  block.minus128 = -128 * sum;
+  block.minus32[0] = -32 * half[0];
+  block.minus32[1] = -32 * half[1];
+  *out = block;
+  return max;
+}
+
+void Quantize(const float* x, int64_t cols, ActBlock* out, ActBlock* rest) {
+  for (int64_t k = 0; k < cols; k += kBlock, ++out, ++rest) {
+    const int64_t n = cols - k < kBlock ? cols - k : kBlock;
+    const float max = QuantizeBlock(x + k, n, out);
+    float energy = 0.0F;
+    for (int64_t i = 0; i < n; ++i) energy += x[k + i] * x[k + i];
+    if (!(max * max > kRefineShare * energy) || out->scale == 0.0F) continue;
+    float left[kBlock];
+    for (int64_t i = 0; i < n; ++i) left[i] = fmaf(-out->scale, out->q[i], x[k + i]);
+    QuantizeBlock(left, n, rest);
+    out->refined = 1;
   }
 }
 
