@@ -11,10 +11,10 @@ namespace {
 #define DI_INLINE [[gnu::always_inline]] static inline
 
 constexpr int kRowsMax = 12;
-constexpr int kDirectRows = 4;
-constexpr int kChunkSteps = 512;        // steps of K of one pass
-constexpr int kGroupPanels = 4;         // panels that share one staged input tile
-constexpr int64_t kAheadDirect = 4096;  // bytes that a single pass over the weights prefetches
+constexpr int kFewRows = 4;           // up to here one pass over the weights takes all of K
+constexpr int kChunkSteps = 512;      // steps of K of one pass
+constexpr int kGroupPanels = 4;       // panels that one tile of input rows meets in a row
+constexpr int64_t kAheadNear = 4096;  // bytes that a pass for few rows prefetches
 constexpr int kStageStride = kChunkSteps * 4 + 64;
 
 // Two vectors of 16 weight rows for one step; x holds the step of one input row in each lane.
@@ -57,48 +57,69 @@ struct StepBF16 {
 struct TileArgs {
   const uint8_t* w;
   int64_t steps;
-  const uint8_t* const* x;  // staged: x[0] alone
+  const uint8_t* x;  // input rows at the first step, `x_stride` bytes apart
+  int64_t x_stride;
   float* y;
   int64_t y_stride;
   __mmask16 mask[2];
   bool first;
-  int64_t ahead;  // staged: every step prefetches `ahead_lines` lines from here
+  int64_t ahead;  // every step prefetches `ahead_lines` lines from here
   int ahead_lines;
 };
 
-template <typename Step, int kRows, bool kStaged>
+// Pointers to every third input row: with a stride that gives twelve rows one addressing mode each.
+template <int kRows>
+struct Input {
+  const uint8_t* third[(kRows + 2) / 3];
+  int64_t stride;
+  DI_INLINE void Start(const TileArgs& args, Input* out) {
+    out->stride = args.x_stride;
+#pragma GCC unroll 4
+    for (int i = 0; i < (kRows + 2) / 3; ++i) out->third[i] = args.x + 3 * i * args.x_stride;
+  }
+  [[gnu::always_inline]] void Next() {
+#pragma GCC unroll 4
+    for (int i = 0; i < (kRows + 2) / 3; ++i) third[i] += 4;
+  }
+  [[gnu::always_inline]] __m512i Row(int r) const {
+    return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(third[r / 3] + r % 3 * stride));
+  }
+};
+
+template <typename Step, int kRows>
 void Tile(const TileArgs& args) {
   __m512 sum[kRows][2];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) {
-      sum[r][h] = args.first
-                      ? _mm512_setzero_ps()
-                      : _mm512_maskz_loadu_ps(args.mask[h], args.y + r * args.y_stride + 16 * h);
+      const float* y = args.y + r * args.y_stride + 16 * h;
+      sum[r][h] = args.first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(args.mask[h], y);
     }
   }
+  Input<kRows> input;
+  Input<kRows>::Start(args, &input);
   const uint8_t* w = args.w;
   for (int64_t k = 0; k < args.steps; ++k, w += Step::kBytes) {
     typename Step::Vector v[2];
     Step::Load(w, v);
-    if (kStaged) {
-      for (int line = 0; line < args.ahead_lines; ++line) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + args.ahead + 64 * line), _MM_HINT_T1);
-      }
-    } else {
+    if (kRows <= kFewRows) {
 #pragma GCC unroll 2
       for (int line = 0; line < Step::kBytes; line += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + kAheadDirect + line), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(w + kAheadNear + line), _MM_HINT_T0);
+      }
+    } else {
+      for (int line = 0; line < args.ahead_lines; ++line) {
+        _mm_prefetch(reinterpret_cast<const char*>(w + args.ahead + 64 * line), _MM_HINT_T1);
       }
     }
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
-      const uint8_t* row = kStaged ? args.x[0] + r * kStageStride : args.x[r];
-      const __m512i x = _mm512_set1_epi32(reinterpret_cast<const int32_t*>(row)[k]);
+      const __m512i x = input.Row(r);
       sum[r][0] = Step::Add(sum[r][0], v[0], x);
       sum[r][1] = Step::Add(sum[r][1], v[1], x);
     }
+    input.Next();
   }
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
@@ -110,24 +131,12 @@ void Tile(const TileArgs& args) {
 
 typedef void (*TileFn)(const TileArgs&);
 
+// By rows; sizes in between are cut in two.
 template <typename Step>
-constexpr TileFn kDirectTiles[kDirectRows + 1] = {nullptr, Tile<Step, 1, false>,
-                                                  Tile<Step, 2, false>, Tile<Step, 3, false>,
-                                                  Tile<Step, 4, false>};
-template <typename Step>
-constexpr TileFn kStagedTiles[kRowsMax + 1] = {nullptr,
-                                               Tile<Step, 1, true>,
-                                               Tile<Step, 2, true>,
-                                               Tile<Step, 3, true>,
-                                               Tile<Step, 4, true>,
-                                               nullptr,
-                                               Tile<Step, 6, true>,
-                                               nullptr,
-                                               Tile<Step, 8, true>,
-                                               nullptr,
-                                               nullptr,
-                                               nullptr,
-                                               Tile<Step, 12, true>};
+constexpr TileFn kTiles[kRowsMax + 1] = {nullptr,       Tile<Step, 1>, Tile<Step, 2>, Tile<Step, 3>,
+                                         Tile<Step, 4>, nullptr,       Tile<Step, 6>, nullptr,
+                                         Tile<Step, 8>, nullptr,       nullptr,       nullptr,
+                                         Tile<Step, 12>};
 
 DI_INLINE int TileRows(int64_t left) {
   if (left >= 12) return 12;
@@ -150,14 +159,27 @@ DI_INLINE void SetMasks(const ProductArgs& args, int64_t n, TileArgs* tile) {
   tile->mask[1] = LaneMask(args.n_end - n - 16);
 }
 
+// Whether `rows` input rows follow each other in memory.
+DI_INLINE bool InOrder(const ProductArgs& args, int64_t i, int64_t rows) {
+  if (args.input_rows == nullptr) return true;
+  for (int64_t r = 1; r < rows; ++r) {
+    if (args.input_rows[i + r] != args.input_rows[i] + r) return false;
+  }
+  return true;
+}
+
+// Up to kFewRows input rows: one pass over the weights, all of K at once, where the rows lie evenly
+// spaced.
 template <typename Step>
-void FewRows(const ProductArgs& args) {
-  const uint8_t* x[kDirectRows];
-  for (int64_t i = 0; i < args.m; ++i) x[i] = args.act + InputRow(args, i) * args.act_stride;
+bool FewRows(const ProductArgs& args) {
+  if (args.m > kFewRows || (args.m > 2 && !InOrder(args, 0, args.m))) return false;
+  const int64_t first = InputRow(args, 0);
+  const int64_t stride = (args.m > 1 ? InputRow(args, 1) - first : 0) * args.act_stride;
   for (int64_t n = args.n_begin; n < args.n_end; n += kFloatPanel) {
     TileArgs tile = {args.weights + n / kFloatPanel * args.panel_bytes,
                      args.steps,
-                     x,
+                     args.act + first * args.act_stride,
+                     stride,
                      args.y + n,
                      args.y_stride,
                      {0, 0},
@@ -165,13 +187,14 @@ void FewRows(const ProductArgs& args) {
                      0,
                      0};
     SetMasks(args, n, &tile);
-    kDirectTiles<Step>[args.m](tile);
+    kTiles<Step>[args.m](tile);
   }
+  return true;
 }
 
 // `rows` input rows, steps [k, k + steps), side by side in `stage`.
-DI_INLINE void Stage(const ProductArgs& args, int64_t i, int rows, int64_t k, int64_t steps,
-                     uint8_t* stage) {
+DI_INLINE void Gather(const ProductArgs& args, int64_t i, int rows, int64_t k, int64_t steps,
+                      uint8_t* stage) {
   const int64_t lines = (steps * 4 + 63) / 64;  // rows are padded to whole lines
   for (int r = 0; r < rows; ++r) {
     const uint8_t* from = args.act + InputRow(args, i + r) * args.act_stride + k * 4;
@@ -188,17 +211,23 @@ template <typename Step>
 void GroupChunk(const ProductArgs& args, int64_t n_begin, int64_t n_end, int64_t k, int64_t steps) {
   constexpr int kLines = Step::kBytes / 64;
   alignas(64) uint8_t stage[kRowsMax * kStageStride];
-  const uint8_t* x[1] = {stage};
   const int pass_lines = args.m <= kRowsMax ? kLines : 1;
   int line = 0;
   for (int64_t i = 0; i < args.m;) {
     const int rows = TileRows(args.m - i);
-    Stage(args, i, rows, k, steps, stage);
+    const uint8_t* x = args.act + InputRow(args, i) * args.act_stride + k * 4;
+    int64_t x_stride = args.act_stride;
+    if (!InOrder(args, i, rows)) {
+      Gather(args, i, rows, k, steps, stage);
+      x = stage;
+      x_stride = kStageStride;
+    }
     const int ahead_lines = line < kLines ? pass_lines : 0;
     for (int64_t n = n_begin; n < n_end; n += kFloatPanel) {
       TileArgs tile = {args.weights + n / kFloatPanel * args.panel_bytes + k * Step::kBytes,
                        steps,
                        x,
+                       x_stride,
                        args.y + i * args.y_stride + n,
                        args.y_stride,
                        {0, 0},
@@ -206,7 +235,7 @@ void GroupChunk(const ProductArgs& args, int64_t n_begin, int64_t n_end, int64_t
                        kGroupPanels * args.panel_bytes + 64 * line,
                        ahead_lines};
       SetMasks(args, n, &tile);
-      kStagedTiles<Step>[rows](tile);
+      kTiles<Step>[rows](tile);
     }
     line += ahead_lines;
     i += rows;
@@ -215,10 +244,7 @@ void GroupChunk(const ProductArgs& args, int64_t n_begin, int64_t n_end, int64_t
 
 template <typename Step>
 void Product(const ProductArgs& args) {
-  if (args.m <= kDirectRows) {
-    FewRows<Step>(args);
-    return;
-  }
+  if (FewRows<Step>(args)) return;
   for (int64_t n = args.n_begin; n < args.n_end; n += kGroupPanels * kFloatPanel) {
     const int64_t end = n + kGroupPanels * kFloatPanel;
     const int64_t n_end = end < args.n_end ? end : args.n_end;
