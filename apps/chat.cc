@@ -3,9 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
@@ -14,6 +12,7 @@
 #include "apps/request_builder.h"
 #include "apps/sampling_flags.h"
 #include "apps/stream_sink.h"
+#include "base/mapped_file.h"
 #include "deepinfer/llm.h"
 
 namespace deepinfer {
@@ -30,6 +29,14 @@ constexpr const char* kHelp =
     "/save FILE       write the conversation as JSON messages\n"
     "/exit            leave (also /quit, Ctrl-D)\n";
 constexpr size_t kFileBytesMax = size_t{8} << 20;
+
+// The first word and what follows the spaces behind it.
+std::pair<std::string, std::string> SplitWord(const std::string& text) {
+  const size_t end = text.find_first_of(" \t");
+  if (end == std::string::npos) return {text, ""};
+  const size_t rest = text.find_first_not_of(" \t", end);
+  return {text.substr(0, end), rest == std::string::npos ? "" : text.substr(rest)};
+}
 
 class ChatSession {
  public:
@@ -58,7 +65,7 @@ class ChatSession {
   }
   void Answer();
   void Regenerate();
-  void SetParam(std::istringstream* words);
+  void SetParam(const std::string& words);
   void SendFile(const std::string& path);
   void Save(const std::string& path) const;
   void DropLast() {
@@ -109,10 +116,8 @@ void ChatSession::Regenerate() {
   Answer();
 }
 
-void ChatSession::SetParam(std::istringstream* words) {
-  std::string name, text;
-  *words >> name;
-  std::getline(*words >> std::ws, text);
+void ChatSession::SetParam(const std::string& words) {
+  const auto [name, text] = SplitWord(words);
   Result<Json> value = Json::Parse(text);
   if (!value.ok()) value = Json::String(text);
   Json changed = params_;
@@ -127,21 +132,22 @@ void ChatSession::SetParam(std::istringstream* words) {
 }
 
 void ChatSession::SendFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(in), {});
-  if (!in.good() && text.empty()) {
-    std::printf("cannot read %s\n", path.c_str());
-  } else if (text.size() > kFileBytesMax) {
-    std::printf("%s has %zu bytes, allowed are %zu\n", path.c_str(), text.size(), kFileBytesMax);
+  const Result<MappedFile> file = MappedFile::Open(path);
+  if (!file.ok()) {
+    (void)Fail("/read", file.status());
+  } else if (file->size() > kFileBytesMax) {
+    std::printf("%s has %zu bytes, allowed are %zu\n", path.c_str(), file->size(), kFileBytesMax);
   } else {
-    Say(text);
+    Say(std::string(reinterpret_cast<const char*>(file->bytes().data()), file->size()));
   }
 }
 
 void ChatSession::Save(const std::string& path) const {
-  std::ofstream out(path, std::ios::binary);
-  out << messages_.Dump(2) << '\n';
-  std::printf(out.good() ? "saved to %s\n" : "cannot write %s\n", path.c_str());
+  std::FILE* file = std::fopen(path.c_str(), "wbe");
+  const std::string text = messages_.Dump(2) + "\n";
+  bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file != nullptr) written = std::fclose(file) == 0 && written;
+  std::printf(written ? "saved to %s\n" : "cannot write %s\n", path.c_str());
 }
 
 bool ChatSession::HandleLine(const std::string& line) {
@@ -150,16 +156,11 @@ bool ChatSession::HandleLine(const std::string& line) {
     Say(line);
     return true;
   }
-  std::istringstream words(line);
-  std::string command, rest;
-  words >> command;
-  if (command == "/set") {
-    SetParam(&words);
-    return true;
-  }
-  std::getline(words >> std::ws, rest);
+  const auto [command, rest] = SplitWord(line);
   if (command == "/exit" || command == "/quit") return false;
-  if (command == "/help") {
+  if (command == "/set") {
+    SetParam(rest);
+  } else if (command == "/help") {
     std::printf("%s", kHelp);
   } else if (command == "/clear") {
     Clear();

@@ -5,13 +5,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/env.h"
+#include "base/mapped_file.h"
 #include "models/checkpoint.h"
 #include "models/registry.h"
 #include "tests/harness/host_rows.h"
@@ -81,10 +80,10 @@ Status Run(const char* model, const char* text_path, size_t tokens_max, size_t w
   DI_ASSIGN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(model));
   DI_ASSIGN(TokenizerSpec spec, checkpoint->TakeTokenizer());
   DI_ASSIGN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(std::move(spec)));
-  std::ifstream in(text_path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(in), {});
-  text.resize(std::min(text.size(), tokens_max * 8));
-  std::vector<TokenId> ids = tokenizer->Encode(text);
+  DI_ASSIGN(const MappedFile text, MappedFile::Open(text_path));
+  const std::string_view head(reinterpret_cast<const char*>(text.bytes().data()),
+                              std::min(text.size(), tokens_max * 8));
+  std::vector<TokenId> ids = tokenizer->Encode(head);
   ids.resize(std::min(ids.size(), tokens_max));
   DI_ASSIGN(Side exact, Open(*checkpoint, ComputeDtype::kFloat32));
   DI_ASSIGN(Side fast, Open(*checkpoint, ComputeDtype::kAuto));

@@ -1,7 +1,12 @@
 // The byte layout of packed matrices and activation rows, and the seam between the dispatcher and
 // the kernels of each ISA. Plain data and C types alone: the ISA files must not instantiate
 // library code that the linker could choose for an older processor.
-//
+#pragma once
+
+#include <stdint.h>
+
+namespace deepinfer::cpu {
+
 // Quantised kinds: a panel holds 16 weight rows. A panel is a run of groups of `group_blocks`
 // blocks of 32 elements, ascending in K; a group is a header (scales) and then its blocks. A block
 // is vectors of 64 bytes: 4 consecutive elements of K for each of the 16 rows.
@@ -11,12 +16,6 @@
 //   2 bits   2 vectors; bits 2f, 2f+1 of a byte of vector w belong to vector 4w+f
 // Float kinds: a panel holds 32 weight rows; a step is one element of K (F32, F16) or two (BF16)
 // of each of the 32 rows.
-#pragma once
-
-#include <stdint.h>
-
-namespace deepinfer::cpu {
-
 enum PackKind : int {
   kPackF32,
   kPackF16,
