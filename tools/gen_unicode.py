@@ -2,9 +2,10 @@
 """Writes src/text/unicode_tables.inc: character classes of every code point.
 
 Two stages: kCharStage1[cp >> 7] is a block number, kCharStage2[block * 128 + (cp & 127)] an index
-into kCharClasses, whose entries are bit sets (see src/text/unicode.h). The package unicodedata2 is
-used when it is installed, so that the Unicode version can be chosen: Hugging Face tokenizers
-compiles an Oniguruma of Unicode 16, so unicodedata2==16.0.0 reproduces its classes to the code point.
+into kCharClasses, whose entries are bit sets (see src/text/unicode.h). The package unicodedata2
+is used when it is installed, so that the Unicode version can be chosen: Hugging Face tokenizers
+compiles an Oniguruma of Unicode 16, so unicodedata2==16.0.0 reproduces its classes to the code
+point.
 """
 import sys
 
