@@ -20,7 +20,7 @@ configure:
 demo: all ## fetch the demo model and let it answer a question
 	@tools/setup demo
 	$(BUILD)/deepinfer model pull
-	$(BUILD)/deepinfer generate --prompt "What is the capital of France?"
+	$(BUILD)/deepinfer generate --prompt "What is the capital of France?" --temperature 0
 
 test: configure fuzzers ## build everything and run the whole suite; FUZZ_SECONDS=20 a fuzzer
 	cmake --build $(BUILD) -j $(JOBS)
