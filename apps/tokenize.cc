@@ -1,6 +1,6 @@
 // `deepinfer tokenize`: text to token ids and back, without loading the weights.
 #include <cstdio>
-#include <iterator>
+#include <optional>
 #include <string>
 
 #include "apps/command_line.h"
@@ -61,7 +61,8 @@ void PrintIds(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, const
 }  // namespace
 
 int RunTokenize(int argc, char** argv) {
-  std::string model, prompt, decode;
+  std::string model, decode;
+  std::optional<std::string> prompt;
   bool as_json = false;
   bool specials = true;
   CommandLine line("deepinfer tokenize", "text to token ids and back");
@@ -78,7 +79,7 @@ int RunTokenize(int argc, char** argv) {
     const Status status = PrintText(**tokenizer, decode);
     return status.ok() ? kExitOk : Fail("tokenize", status);
   }
-  const std::string text = line.Given("--prompt") ? prompt : ReadStandardInput();
+  const std::string text = prompt.has_value() ? *prompt : ReadStandardInput();
   EncodeOptions options;
   options.add_special_tokens = specials;
   const std::vector<TokenId> ids = (*tokenizer)->Encode(text, options);
