@@ -272,7 +272,7 @@ void Encode(const float* x, BlockMXFP4* b) {
   }
   // 6 * 2^e covers the largest element at e = ceil(log2(largest / 6)); one step below clips it but
   // may serve the rest better.
-  const int cover = static_cast<int>(std::ceil(std::log2(largest / 6.0F)));
+  const int cover = static_cast<int>(std::ceil(std::log2(std::max(largest / 6.0F, 0x1p-127F))));
   float best_error = std::numeric_limits<float>::infinity();
   for (int exponent = cover; exponent >= cover - 1; --exponent) {
     const auto code = static_cast<uint8_t>(std::clamp(exponent + 127, 0, 254));
