@@ -30,8 +30,8 @@ struct HistogramSnapshot {
 struct EngineStats {
   // Now.
   int64_t running = 0;         // sequences that hold a slot
-  int64_t waiting = 0;         // requests that wait for their first step
-  int64_t waiting_tokens = 0;  // their prompt tokens
+  int64_t waiting = 0;         // requests before their first step, preempted or later samples
+  int64_t waiting_tokens = 0;  // prompt tokens of the requests before their first step
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;    // held by sequences or steps in flight
   int64_t kv_blocks_cached = 0;  // held by the prefix cache alone

@@ -96,7 +96,7 @@ EngineStats EngineMetrics::Snapshot(int64_t now_us) const {
   const auto read = [](const Counter& counter) { return counter.load(std::memory_order_relaxed); };
   EngineStats stats;
   stats.running = read(running);
-  stats.waiting = read(waiting);
+  stats.waiting = read(waiting) + read(requeued);
   stats.waiting_tokens = read(waiting_tokens);
   stats.kv_blocks_total = read(kv_blocks_total);
   stats.kv_blocks_used = read(kv_blocks_used);

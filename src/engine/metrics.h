@@ -33,7 +33,8 @@ struct EngineMetrics {
 
   using Counter = std::atomic<int64_t>;
   Counter running{0};
-  Counter waiting{0};
+  Counter waiting{0};   // requests before their first step: what the queue limits count
+  Counter requeued{0};  // samples that wait and belong to a request that was started
   Counter waiting_tokens{0};
   Counter kv_blocks_total{0};
   Counter kv_blocks_used{0};

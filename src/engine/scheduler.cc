@@ -70,6 +70,7 @@ void Scheduler::Admit(std::unique_ptr<RequestState> owned) {
   const bool added = requests_.emplace(request->id, std::move(owned)).second;
   DI_CHECK(added, "request {} exists", request->id);
   if (request->request.deadline_us.has_value()) deadlines_.Push(request);
+  ++unstarted_;
   EnterQueue(NewSample(request, 0));
 }
 
@@ -83,6 +84,7 @@ void Scheduler::EnterQueue(Sequence* sequence) {
 void Scheduler::LeaveQueued(RequestState* request) {
   if (request->started) return;
   request->started = true;
+  --unstarted_;
   metrics_->waiting.fetch_sub(1, std::memory_order_relaxed);
   metrics_->waiting_tokens.fetch_sub(request->prompt_len(), std::memory_order_relaxed);
 }
@@ -314,6 +316,7 @@ void Scheduler::RecordEnd(const Sequence& sequence, FinishReason reason, int64_t
 
 void Scheduler::UpdateGauges() {
   metrics_->running.store(num_running(), std::memory_order_relaxed);
+  metrics_->requeued.store(waiting_.size() - unstarted_, std::memory_order_relaxed);
   metrics_->kv_blocks_used.store(blocks_.num_used(), std::memory_order_relaxed);
   metrics_->kv_blocks_cached.store(blocks_.num_idle(), std::memory_order_relaxed);
 }

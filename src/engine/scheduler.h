@@ -158,6 +158,7 @@ class Scheduler {
   LateInputs late_;
   int64_t next_sequence_id_ = 1;
   int64_t next_order_ = 1;
+  int64_t unstarted_ = 0;  // requests in waiting_ that count as queued
 
   // Of the plan being made.
   int budget_ = 0;

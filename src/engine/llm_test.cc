@@ -1,0 +1,103 @@
+// Offline generation on a tiny checkpoint: the whole path from files to text.
+#include "deepinfer/llm.h"
+
+#include <gtest/gtest.h>
+
+#include "models/loaded_model.h"
+
+namespace deepinfer {
+namespace {
+
+class LlmTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    LlmOptions options;
+    options.model = "tests/golden/data/llama";
+    options.engine.dtype = "float32";
+    options.engine.threads = 1;
+    options.engine.max_num_seqs = 4;
+    Result<std::unique_ptr<LLM>> llm = LLM::Create(options);
+    ASSERT_TRUE(llm.ok()) << llm.status().message();
+    llm_ = std::move(llm).value();
+    sampling_.temperature = 0.0F;
+    sampling_.max_tokens = 6;
+    sampling_.ignore_eos = true;
+  }
+
+  std::unique_ptr<LLM> llm_;
+  SamplingParams sampling_;
+};
+
+TEST_F(LlmTest, AnswersComeInTheOrderOfThePrompts) {
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 40; ++i) {
+    prompts.push_back({.token_ids = std::vector<TokenId>(static_cast<size_t>(1 + i % 13), 5 + i)});
+  }
+  const std::vector<GenerateOutput> all = llm_->Generate(prompts, sampling_);
+  ASSERT_EQ(all.size(), 40U);
+  for (size_t i = 0; i < all.size(); i += 7) {
+    ASSERT_TRUE(all[i].status.ok()) << all[i].status.message();
+    const std::vector<GenerateOutput> alone =
+        llm_->Generate(std::span<const Prompt>(&prompts[i], 1), sampling_);
+    EXPECT_EQ(all[i].prompt_token_ids, prompts[i].token_ids);
+    ASSERT_EQ(all[i].completions.size(), 1U);
+    EXPECT_EQ(all[i].completions[0].token_ids, alone[0].completions[0].token_ids);
+    EXPECT_EQ(all[i].completions[0].text, alone[0].completions[0].text);
+    EXPECT_EQ(all[i].completions[0].finish, FinishReason::kLength);
+    EXPECT_EQ(all[i].usage.completion_tokens, 6);
+  }
+}
+
+TEST_F(LlmTest, OneBadPromptFailsAlone) {
+  const std::vector<Prompt> prompts = {
+      {.token_ids = {5, 6}}, {.token_ids = {1'000'000}}, {.token_ids = {7}}};
+  const std::vector<GenerateOutput> outputs = llm_->Generate(prompts, sampling_);
+  EXPECT_TRUE(outputs[0].status.ok());
+  EXPECT_EQ(outputs[1].status.code(), StatusCode::kInvalid);
+  EXPECT_TRUE(outputs[1].completions.empty());
+  EXPECT_TRUE(outputs[2].status.ok());
+}
+
+TEST_F(LlmTest, TextSamplesLogprobsAndEcho) {
+  sampling_.temperature = 1.0F;
+  sampling_.seed = 3;
+  sampling_.n = 3;
+  sampling_.logprobs = 2;
+  sampling_.prompt_logprobs = 1;
+  sampling_.echo = true;
+  const std::vector<std::string> prompts = {"ab cd"};
+  const std::vector<GenerateOutput> outputs = llm_->Generate(prompts, sampling_);
+  ASSERT_TRUE(outputs[0].status.ok()) << outputs[0].status.message();
+  ASSERT_EQ(outputs[0].completions.size(), 3U);
+  EXPECT_EQ(outputs[0].prompt_logprobs.size(), outputs[0].prompt_token_ids.size());
+  for (const Completion& completion : outputs[0].completions) {
+    EXPECT_EQ(completion.token_ids.size(), 6U);
+    EXPECT_EQ(completion.logprobs.size(), 6U);
+    EXPECT_EQ(completion.text.rfind("ab cd", 0), 0U) << completion.text;
+    EXPECT_EQ(completion.logprobs[0].top.size(), 2U);
+  }
+  EXPECT_EQ(outputs[0].usage.completion_tokens, 18);
+  // Sample i of n is the request with seed + i.
+  sampling_.n = 1;
+  sampling_.seed = 5;
+  const std::vector<GenerateOutput> third = llm_->Generate(prompts, sampling_);
+  EXPECT_EQ(third[0].completions[0].token_ids, outputs[0].completions[2].token_ids);
+}
+
+TEST(Llm, ErrorsSayWhatToDo) {
+  LlmOptions options;
+  options.model = "tests/golden/data/absent";
+  EXPECT_FALSE(LLM::Create(options).ok());
+  options.model = "tests/golden/data/llama";
+  options.engine.dtype = "float99";
+  EXPECT_EQ(LLM::Create(options).status().param(), "dtype");
+  options.engine.dtype = "auto";
+  options.engine.block_size = 17;
+  EXPECT_EQ(LLM::Create(options).status().param(), "block_size");
+  options.engine.block_size = 16;
+  options.engine.max_model_len = 1 << 30;
+  EXPECT_EQ(LLM::Create(options).status().param(), "max_model_len");
+}
+
+}  // namespace
+}  // namespace deepinfer
