@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <map>
 #include <utility>
 
 namespace deepinfer {
@@ -42,25 +44,28 @@ DecoderModel::DecoderModel(const Checkpoint& checkpoint, Backend* backend, Decod
 }
 
 void DecoderModel::CreateActivations() {
-  std::vector<const Weight*> qkv, o, ffn, down;
-  const auto add = [](std::vector<const Weight*>* readers, const std::unique_ptr<Weight>& weight) {
-    if (weight != nullptr) readers->push_back(weight.get());
+  std::map<int64_t, std::vector<const Weight*>> readers;  // by width
+  const auto add = [&](std::initializer_list<const Weight*> weights) {
+    for (const Weight* weight : weights) {
+      if (weight != nullptr) readers[weight->cols].push_back(weight);
+    }
   };
   for (const DecoderLayer& layer : weights_.layers) {
-    for (const auto* weight : {&layer.q, &layer.k, &layer.v}) add(&qkv, *weight);
-    add(&o, layer.o);
-    for (const auto* weight :
-         {&layer.gate, &layer.up, &layer.router, &layer.expert_gate, &layer.expert_up}) {
-      add(&ffn, *weight);
-    }
-    add(&down, layer.down);
+    add({layer.q.get(), layer.k.get(), layer.v.get(), layer.o.get()});
+    add({layer.gate.get(), layer.up.get(), layer.down.get()});
+    add({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
   }
-  qkv_input_ = backend_->CreateActivation(config_.hidden, qkv);
-  o_input_ = backend_->CreateActivation(int64_t{config_.heads} * config_.head_dim, o);
-  ffn_input_ = backend_->CreateActivation(config_.hidden, ffn);
-  if (!down.empty()) down_input_ = backend_->CreateActivation(config_.intermediate, down);
+  std::map<int64_t, Activation*> inputs;
+  const auto create = [&](int64_t cols, std::span<const Weight* const> of) {
+    return inputs_.emplace_back(backend_->CreateActivation(cols, of)).get();
+  };
+  for (const auto& [cols, of] : readers) inputs[cols] = create(cols, of);
+  qkv_input_ = ffn_input_ = inputs[config_.hidden];
+  o_input_ = inputs[int64_t{config_.heads} * config_.head_dim];
+  down_input_ = inputs[config_.intermediate];  // nullptr without a dense layer
+  // Few rows of the head's own type, which the layers need not prepare.
   const Weight* head = weights_.head.get();
-  head_input_ = backend_->CreateActivation(config_.hidden, {&head, 1});
+  head_input_ = create(config_.hidden, {&head, 1});
 }
 
 void DecoderModel::ReserveBuffers(int tokens) {
@@ -82,7 +87,7 @@ const float* DecoderModel::Forward(const StepInput& step) {
     const DecoderLayer& layer = weights_.layers[static_cast<size_t>(i)];
     RunAttention(step, i);
     backend_->NormQuantize(hidden_.data(), nullptr, tokens, layer.ffn_norm.get(), config_.norm_eps,
-                           ffn_input_.get());
+                           ffn_input_);
     if (layer.router != nullptr) {
       RunSparseFfn(layer, tokens);
     } else {
@@ -96,15 +101,12 @@ void DecoderModel::RunAttention(const StepInput& step, int index) {
   const DecoderLayer& layer = weights_.layers[static_cast<size_t>(index)];
   const int tokens = step.shape.num_tokens;
   backend_->NormQuantize(hidden_.data(), nullptr, tokens, layer.attn_norm.get(), config_.norm_eps,
-                         qkv_input_.get());
+                         qkv_input_);
   const Weight* qkv[] = {layer.q.get(), layer.k.get(), layer.v.get()};
   const Weight* biases[] = {layer.q_bias.get(), layer.k_bias.get(), layer.v_bias.get()};
   float* outputs[] = {q_.data(), k_.data(), v_.data()};
-  backend_->Linear({.input = qkv_input_.get(),
-                    .rows = tokens,
-                    .weights = qkv,
-                    .biases = biases,
-                    .outputs = outputs});
+  backend_->Linear(
+      {.input = qkv_input_, .rows = tokens, .weights = qkv, .biases = biases, .outputs = outputs});
   const AttentionSpec spec{
       .layer = index,
       .heads = config_.heads,
@@ -121,11 +123,11 @@ void DecoderModel::RunAttention(const StepInput& step, int index) {
   };
   backend_->RopeAndCache(step, spec, q_.data(), k_.data(), v_.data());
   backend_->Attention(step, spec, q_.data(), attention_.data());
-  backend_->NormQuantize(attention_.data(), nullptr, tokens, nullptr, 0.0F, o_input_.get());
+  backend_->NormQuantize(attention_.data(), nullptr, tokens, nullptr, 0.0F, o_input_);
   const Weight* o[] = {layer.o.get()};
   const Weight* o_bias[] = {layer.o_bias.get()};
   float* residual[] = {hidden_.data()};
-  backend_->Linear({.input = o_input_.get(),
+  backend_->Linear({.input = o_input_,
                     .rows = tokens,
                     .weights = o,
                     .biases = o_bias,
@@ -137,17 +139,17 @@ void DecoderModel::RunDenseFfn(const DecoderLayer& layer, int tokens) {
   const Weight* gate_up[] = {layer.gate.get(), layer.up.get()};
   const Weight* gate_up_bias[] = {layer.gate_bias.get(), layer.up_bias.get()};
   float* inner[] = {ffn_.data()};
-  backend_->Linear({.input = ffn_input_.get(),
+  backend_->Linear({.input = ffn_input_,
                     .rows = tokens,
                     .weights = gate_up,
                     .biases = gate_up_bias,
                     .outputs = inner,
                     .epilogue = Epilogue::kSiluMul});
-  backend_->NormQuantize(ffn_.data(), nullptr, tokens, nullptr, 0.0F, down_input_.get());
+  backend_->NormQuantize(ffn_.data(), nullptr, tokens, nullptr, 0.0F, down_input_);
   const Weight* down[] = {layer.down.get()};
   const Weight* down_bias[] = {layer.down_bias.get()};
   float* residual[] = {hidden_.data()};
-  backend_->Linear({.input = down_input_.get(),
+  backend_->Linear({.input = down_input_,
                     .rows = tokens,
                     .weights = down,
                     .biases = down_bias,
@@ -156,7 +158,7 @@ void DecoderModel::RunDenseFfn(const DecoderLayer& layer, int tokens) {
 }
 
 void DecoderModel::RunSparseFfn(const DecoderLayer& layer, int tokens) {
-  backend_->Moe({.input = ffn_input_.get(),
+  backend_->Moe({.input = ffn_input_,
                  .rows = tokens,
                  .router = layer.router.get(),
                  .gate = layer.expert_gate.get(),
@@ -170,10 +172,10 @@ void DecoderModel::RunSparseFfn(const DecoderLayer& layer, int tokens) {
 void DecoderModel::Head(const float* hidden, const int32_t* row_index, int rows, float* logits) {
   if (rows == 0) return;
   backend_->NormQuantize(hidden, row_index, rows, weights_.output_norm.get(), config_.norm_eps,
-                         head_input_.get());
+                         head_input_);
   const Weight* head[] = {weights_.head.get()};
   float* outputs[] = {logits};
-  backend_->Linear({.input = head_input_.get(), .rows = rows, .weights = head, .outputs = outputs});
+  backend_->Linear({.input = head_input_, .rows = rows, .weights = head, .outputs = outputs});
 }
 
 }  // namespace deepinfer

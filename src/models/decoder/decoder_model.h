@@ -39,7 +39,13 @@ class DecoderModel final : public Model {
   DecoderWeights weights_;
 
   // Inputs of the linear stages: of q k v, of o, of gate up and router, of down, of the head.
-  std::unique_ptr<Activation> qkv_input_, o_input_, ffn_input_, down_input_, head_input_;
+  // Stages whose inputs have one width share a buffer: no two of them are alive at once.
+  Activation* qkv_input_ = nullptr;
+  Activation* o_input_ = nullptr;
+  Activation* ffn_input_ = nullptr;
+  Activation* down_input_ = nullptr;
+  Activation* head_input_ = nullptr;
+  std::vector<std::unique_ptr<Activation>> inputs_;
   // [tokens, *], grown to the largest step seen.
   std::vector<float> hidden_, q_, k_, v_, attention_, ffn_;
 };
