@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 20
 SANITIZER ?= sanitize
 SOURCES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h'
 
-.PHONY: all configure demo test test-ops bench fuzz fuzzers sanitize format lint clean help
+.PHONY: all configure demo test test-ops e2e bench fuzz fuzzers sanitize format lint clean help
 .NOTPARALLEL:
 
 all: configure ## build build/cpu/deepinfer (PRESET=cpu|debug|sanitize)
@@ -29,6 +29,10 @@ test: configure fuzzers ## build everything and run the whole suite; FUZZ_SECOND
 test-ops: configure ## hold every ISA of this machine to the plain-loop reference
 	cmake --build $(BUILD) -j $(JOBS) --target ops_test
 	$(BUILD)/tests/ops/ops_test
+
+e2e: configure ## drive the real binary with real clients
+	cmake --build $(BUILD) -j $(JOBS)
+	ctest --test-dir $(BUILD) -R '^e2e_' --output-on-failure
 
 fuzzers:
 	@tools/setup build fuzz
