@@ -37,8 +37,8 @@ class CacheTiles {
     return step_.cache_blocks + table[tile / tiles_per_block_] * block_bytes_ + layer_offset_ +
            tile % tiles_per_block_ * tile_bytes_;
   }
-  int64_t KOffset(int kv_head) const { return kv_head * head_bytes_; }
-  int64_t VOffset(int kv_head) const { return tile_bytes_ / 2 + kv_head * head_bytes_; }
+  int64_t KOffset(int kv_head) const { return 2 * kv_head * head_bytes_; }
+  int64_t VOffset(int kv_head) const { return (2 * kv_head + 1) * head_bytes_; }
 
  private:
   const StepInput& step_;
@@ -164,7 +164,7 @@ void AttentionStage::PlanItems(const StepInput& step, const AttentionSpec& spec)
       }
       for (int head = 0; head < spec.kv_heads; ++head) {
         items_.push_back(
-            {row, head, begin, end, static_cast<int>(split_item_.size()), SplitsOf(keys)});
+            {row, head, begin, end, keys, static_cast<int>(split_item_.size()), SplitsOf(keys)});
         split_item_.insert(split_item_.end(), static_cast<size_t>(SplitsOf(keys)),
                            static_cast<int>(items_.size()) - 1);
       }
@@ -184,41 +184,46 @@ void AttentionStage::LoadQuery(const AttentionSpec& spec, const Item& item, cons
   }
 }
 
-// All steps of one split, ascending, into `state`.
+// All steps of one split, ascending, into `state`; the keys of `after` are fetched meanwhile.
 void AttentionStage::AttendSplit(const StepInput& step, const AttentionSpec& spec, const Item& item,
-                                 int split, const Workspace& work, const State& state) const {
+                                 int split, const Place& after, const Workspace& work,
+                                 const State& state) const {
   const int group = spec.heads / spec.kv_heads;
-  const int rows = (item.end - item.begin) * group;
   const CacheTiles tiles(step, spec, ElementBytes(*context_));
   const auto attend = Kernels(spec.head_dim).attention[CacheTypeOf(*context_)];
   AttentionStep args{.q = work.q,
-                     .rows = rows,
+                     .rows = (item.end - item.begin) * group,
                      .head_dim = spec.head_dim,
                      .visible = work.visible,
                      .k = {},
                      .v = {},
+                     .soon = {},
                      .max = state.max,
                      .sum = state.sum,
                      .acc = state.acc};
-  const int split_end = (split + 1) * kSplitKeys;
+  const auto set_keys = [&](const Item& of, int key, const void** k, const void** v) {
+    for (int i = 0; i < kTilesPerStep; ++i) {
+      const int first = key + i * kCacheTile;
+      const std::byte* tile = first < of.keys ? tiles.Tile(of.row, first / kCacheTile) : nullptr;
+      k[i] = tile != nullptr ? tile + tiles.KOffset(of.kv_head) : nullptr;
+      if (v != nullptr) v[i] = tile != nullptr ? tile + tiles.VOffset(of.kv_head) : nullptr;
+    }
+  };
+  const int split_end = std::min(item.keys, (split + 1) * kSplitKeys);
   for (int key = split * kSplitKeys; key < split_end; key += kKeyTile) {
-    int most = 0;
     for (int token = item.begin; token < item.end; ++token) {
       const int seen = step.kind[token] == TokenKind::kDead
                            ? 0
                            : std::clamp(step.position[token] + 1 - key, 0, kKeyTile);
-      most = std::max(most, seen);
       std::fill_n(work.visible + (token - item.begin) * group, group, seen);
     }
-    if (most == 0) continue;
-    for (int i = 0; i < kTilesPerStep; ++i) {
-      if (i * kCacheTile >= most) {
-        args.k[i] = args.v[i] = nullptr;
-        continue;
-      }
-      const std::byte* tile = tiles.Tile(item.row, key / kCacheTile + i);
-      args.k[i] = tile + tiles.KOffset(item.kv_head);
-      args.v[i] = tile + tiles.VOffset(item.kv_head);
+    set_keys(item, key, args.k, args.v);
+    if (key + kKeyTile < split_end) {
+      set_keys(item, key + kKeyTile, args.soon, nullptr);
+    } else if (after.item != nullptr) {
+      set_keys(*after.item, after.key, args.soon, nullptr);
+    } else {
+      std::fill_n(args.soon, kTilesPerStep, nullptr);
     }
     attend(args);
   }
@@ -249,15 +254,19 @@ void AttentionStage::MergeRows(const AttentionSpec& spec, int rows, const State&
   }
 }
 
-void AttentionStage::RunWhole(const StepInput& step, const AttentionSpec& spec, const Item& item,
+void AttentionStage::RunWhole(const StepInput& step, const AttentionSpec& spec, size_t index,
                               const float* q, float* out, const Workspace& work) const {
+  const Item& item = items_[index];
+  // Likely, not surely, the next of this thread.
+  const Place next{.item = index + 1 < items_.size() ? &items_[index + 1] : nullptr, .key = 0};
   const int rows = (item.end - item.begin) * (spec.heads / spec.kv_heads);
   LoadQuery(spec, item, q, work.q);
   const State total(work.total, rows, spec.head_dim);
-  if (item.splits == 1) AttendSplit(step, spec, item, 0, work, total);  // merging would copy it
+  if (item.splits == 1) AttendSplit(step, spec, item, 0, next, work, total);  // no need to copy
   for (int split = 0; item.splits > 1 && split < item.splits; ++split) {
     const State part(work.part, rows, spec.head_dim);
-    AttendSplit(step, spec, item, split, work, part);
+    const Place after{.item = &item, .key = (split + 1) * kSplitKeys};
+    AttendSplit(step, spec, item, split, split + 1 < item.splits ? after : next, work, part);
     MergeRows(spec, rows, part, total);
   }
   StoreOutput(step, spec, item, total, out);
@@ -271,7 +280,7 @@ void AttentionStage::RunSplit(const StepInput& step, const AttentionSpec& spec, 
   const int rows = (item.end - item.begin) * (spec.heads / spec.kv_heads);
   LoadQuery(spec, item, q, work.q);
   const State part(partials_.get() + split_item * state_size_, rows, spec.head_dim);
-  AttendSplit(step, spec, item, split_item - item.first_split, work, part);
+  AttendSplit(step, spec, item, split_item - item.first_split, {}, work, part);
   if (splits_left_[index].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const State total(work.total, rows, spec.head_dim);
   for (int split = 0; split < item.splits; ++split) {
@@ -290,7 +299,7 @@ void AttentionStage::RunSplits(const StepInput& step, const AttentionSpec& spec,
   }
   for (size_t i = 0; i < items_.size(); ++i) {
     splits_left_[i].store(items_[i].splits, std::memory_order_relaxed);
-    if (items_[i].splits == 0) RunWhole(step, spec, items_[i], q, out, workspaces_[0]);
+    if (items_[i].splits == 0) RunWhole(step, spec, i, q, out, workspaces_[0]);
   }
   const auto splits = static_cast<int>(split_item_.size());
   partials_.Reserve(state_size_ * splits);
@@ -327,7 +336,7 @@ void AttentionStage::Attention(const StepInput& step, const AttentionSpec& spec,
   const int64_t work = 2 * keys * (spec.heads / spec.kv_heads) * spec.head_dim;
   const auto items = static_cast<int>(items_.size());
   const auto run_whole = [&](int item, int thread) {
-    RunWhole(step, spec, items_[static_cast<size_t>(item)], q, out,
+    RunWhole(step, spec, static_cast<size_t>(item), q, out,
              workspaces_[static_cast<size_t>(thread)]);
   };
   if (work <= kSerialWork) {

@@ -26,8 +26,14 @@ class AttentionStage {
     int kv_head;
     int begin;
     int end;
+    int keys;         // that any of them sees
     int first_split;  // of this item in split_* below
     int splits;
+  };
+  // Keys of an item, to be fetched early.
+  struct Place {
+    const Item* item = nullptr;
+    int key = 0;
   };
   // Of one thread.
   struct Workspace {
@@ -44,13 +50,13 @@ class AttentionStage {
                  const float* v) const;
   void PlanItems(const StepInput& step, const AttentionSpec& spec);
   void ReserveWorkspaces(const AttentionSpec& spec);
-  void RunWhole(const StepInput& step, const AttentionSpec& spec, const Item& item, const float* q,
+  void RunWhole(const StepInput& step, const AttentionSpec& spec, size_t index, const float* q,
                 float* out, const Workspace& work) const;
   void RunSplits(const StepInput& step, const AttentionSpec& spec, const float* q, float* out);
   void RunSplit(const StepInput& step, const AttentionSpec& spec, int split_item, const float* q,
                 float* out, const Workspace& work);
   void AttendSplit(const StepInput& step, const AttentionSpec& spec, const Item& item, int split,
-                   const Workspace& work, const State& state) const;
+                   const Place& after, const Workspace& work, const State& state) const;
   void MergeRows(const AttentionSpec& spec, int rows, const State& part, const State& total) const;
   void LoadQuery(const AttentionSpec& spec, const Item& item, const float* q, float* out) const;
   void StoreOutput(const StepInput& step, const AttentionSpec& spec, const Item& item,

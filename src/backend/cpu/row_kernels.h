@@ -3,8 +3,8 @@
 // the ISA files must not instantiate library code that the linker could choose for an older
 // processor. Every function treats rows alone, so a row's result never depends on its company.
 //
-// Cache layout of one layer inside a block, per 16 tokens (a tile): K as [kv_heads, head_dim, 16],
-// then V as [kv_heads, 16, head_dim]: scores have a lane per key, outputs a lane per dimension.
+// Cache layout of one layer inside a block: per 16 tokens (a tile) and kv head, K [head_dim, 16]
+// and V [16, head_dim]: scores have a lane per key, outputs a lane per dimension.
 #pragma once
 
 #include <stdint.h>
@@ -24,9 +24,11 @@ struct AttentionStep {
   const int32_t* visible;        // [rows] leading keys of this step that the row sees, 0..64
   const void* k[kTilesPerStep];  // [head_dim, 16] each; tiles beyond every visible are not read
   const void* v[kTilesPerStep];  // [16, head_dim] each; only visible keys are read
-  float* max;                    // [rows] running maximum, kNoMax before the first step
-  float* sum;                    // [rows]
-  float* acc;                    // [rows, head_dim]
+  // Tiles of the size of k that are read soon (or nullptr): fetched behind the arithmetic.
+  const void* soon[kTilesPerStep];
+  float* max;  // [rows] running maximum, kNoMax before the first step
+  float* sum;  // [rows]
+  float* acc;  // [rows, head_dim]
 };
 constexpr float kNoMax = -1e30F;  // finite: a row that sees no key of a step stays as it is
 

@@ -146,12 +146,11 @@ struct VectorRows {
 
   template <typename T>
   static void WriteCache(const CacheWrite& write) {
-    T* k = static_cast<T*>(write.tile);
-    T* v = k + int64_t{write.kv_heads} * write.head_dim * kCacheTile;
     for (int head = 0; head < write.kv_heads; ++head) {
       const int64_t row = int64_t{head} * write.head_dim;
-      T* k_out = k + row * kCacheTile + write.lane;
-      T* v_out = v + row * kCacheTile + int64_t{write.lane} * write.head_dim;
+      T* k = static_cast<T*>(write.tile) + 2 * row * kCacheTile;
+      T* k_out = k + write.lane;
+      T* v_out = k + int64_t{kCacheTile + write.lane} * write.head_dim;
       for (int d = 0; d < write.head_dim; d += kWidth) {
         Scatter(write.k + row + d, k_out + int64_t{d} * kCacheTile);
         V::Store(v_out + d, V::Load(write.v + row + d));
@@ -159,11 +158,41 @@ struct VectorRows {
     }
   }
 
+  // Four tiles that are fetched behind the arithmetic, their lines interleaved: memory serves
+  // several runs at once faster than one after the other.
+  struct Ahead {
+    const char* tile[kTilesPerStep];
+    int count;  // tiles
+    int at;     // tile of the next line
+    int64_t offset;
+    int64_t end;
+    DI_INLINE void Fetch(int lines) {
+      if (offset >= end) return;
+      for (int i = 0; i < lines; ++i) {
+        __builtin_prefetch(tile[at] + offset);
+        if (++at < count) continue;
+        at = 0;
+        offset += 64;
+      }
+    }
+  };
+  template <typename T>
+  static Ahead AheadOf(const void* const* tiles, bool wanted, int head_dim) {
+    Ahead ahead = {};
+    if (!wanted || tiles[0] == nullptr) return ahead;
+    for (; ahead.count < kTilesPerStep && tiles[ahead.count] != nullptr; ++ahead.count) {
+      ahead.tile[ahead.count] = static_cast<const char*>(tiles[ahead.count]);
+    }
+    ahead.end = int64_t{head_dim} * kCacheTile * static_cast<int64_t>(sizeof(T));
+    return ahead;
+  }
+
   // acc[r][c] += a[r, k] * b[c][k], k ascending: one fused chain per element.
   template <int R, int C, typename T>
   static DI_INLINE void Chain(const float* a, int64_t a_stride, const T* const* b, int64_t b_stride,
-                              int count, F (&acc)[R][C]) {
+                              int count, Ahead* ahead, int lines, F (&acc)[R][C]) {
     for (int k = 0; k < count; ++k) {
+      ahead->Fetch(lines);
       F column[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) column[c] = V::Load(b[c] + k * b_stride);
@@ -178,7 +207,8 @@ struct VectorRows {
 
   // scores[r, lanes of C registers] = q[r] . k
   template <int R, int C, typename T>
-  static void Scores(const float* q, int head_dim, const void* const* k, float* scores) {
+  static void Scores(const float* q, int head_dim, const void* const* k, Ahead ahead,
+                     float* scores) {
     F acc[R][C];
     const T* b[C];
 #pragma GCC unroll 8
@@ -190,7 +220,7 @@ struct VectorRows {
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) acc[r][c] = V::Zero();
     }
-    Chain<R, C, T>(q, head_dim, b, kCacheTile, head_dim, acc);
+    Chain<R, C, T>(q, head_dim, b, kCacheTile, head_dim, &ahead, static_cast<int>(sizeof(T)), acc);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -201,7 +231,7 @@ struct VectorRows {
   // acc[r, C registers from `column`] = acc * keep[r] + p[r] . v over the first `keys` keys
   template <int R, int C, typename T>
   static void Outputs(const float* p, const float* keep, const AttentionStep& step, int keys,
-                      int column, float* out) {
+                      int column, Ahead ahead, float* out) {
     F acc[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -211,13 +241,14 @@ struct VectorRows {
         acc[r][c] = V::Mul(scale, V::Load(out + int64_t{r} * step.head_dim + c * kWidth));
       }
     }
+    const int lines = (step.head_dim * static_cast<int>(sizeof(T)) + 63) / 64;
     for (int tile = 0; tile * kCacheTile < keys; ++tile) {
       const T* b[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) b[c] = static_cast<const T*>(step.v[tile]) + column + c * kWidth;
       const int rest = keys - tile * kCacheTile;
       Chain<R, C, T>(p + tile * kCacheTile, kKeyTile, b, step.head_dim,
-                     rest < kCacheTile ? rest : kCacheTile, acc);
+                     rest < kCacheTile ? rest : kCacheTile, &ahead, lines, acc);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -258,8 +289,9 @@ struct VectorRows {
 
   template <int R, typename T>
   static void AttendRows(const AttentionStep& step, int row) {
-    using ScoresFn = void (*)(const float*, int, const void* const*, float*);
-    using OutputsFn = void (*)(const float*, const float*, const AttentionStep&, int, int, float*);
+    using ScoresFn = void (*)(const float*, int, const void* const*, Ahead, float*);
+    using OutputsFn =
+        void (*)(const float*, const float*, const AttentionStep&, int, int, Ahead, float*);
     // No more than fit the registers: the last entries repeat.
     constexpr int kThird = kCols < 3 ? kCols : 3;
     static constexpr ScoresFn kScores[4] = {Scores<R, 1, T>, Scores<R, 2, T>, Scores<R, kThird, T>,
@@ -274,7 +306,9 @@ struct VectorRows {
     const int vectors = (keys + kCacheTile - 1) / kCacheTile * kTileVectors;
     for (int first = 0; first < vectors; first += kCols) {
       const int count = vectors - first < kCols ? vectors - first : kCols;
-      kScores[count - 1](q, step.head_dim, step.k + first / kTileVectors, p + first * kWidth);
+      kScores[count - 1](q, step.head_dim, step.k + first / kTileVectors,
+                         AheadOf<T>(step.v, row == 0 && first == 0, step.head_dim),
+                         p + first * kWidth);
     }
     for (int r = 0; r < R; ++r) {
       for (int i = vectors * kWidth; i < kKeyTile; ++i) p[r * kKeyTile + i] = 0.0F;
@@ -288,7 +322,9 @@ struct VectorRows {
     for (int column = 0; column < step.head_dim; column += kCols * kWidth) {
       const int left = (step.head_dim - column) / kWidth;
       const int count = left < kCols ? left : kCols;
-      kOutputs[count - 1](p, keep, step, keys, column, acc + column);
+      kOutputs[count - 1](p, keep, step, keys, column,
+                          AheadOf<T>(step.soon, row == 0 && column == 0, step.head_dim),
+                          acc + column);
     }
   }
 

@@ -60,13 +60,13 @@ void Store(float value, Half* out) {
 
 template <typename T>
 void WriteCache(const CacheWrite& write) {
-  T* k = static_cast<T*>(write.tile);
-  T* v = k + int64_t{write.kv_heads} * write.head_dim * kCacheTile;
   for (int head = 0; head < write.kv_heads; ++head) {
-    const float* k_in = write.k + int64_t{head} * write.head_dim;
-    const float* v_in = write.v + int64_t{head} * write.head_dim;
-    T* k_out = k + int64_t{head} * write.head_dim * kCacheTile + write.lane;
-    T* v_out = v + (int64_t{head} * kCacheTile + write.lane) * write.head_dim;
+    const int64_t row = int64_t{head} * write.head_dim;
+    const float* k_in = write.k + row;
+    const float* v_in = write.v + row;
+    T* k = static_cast<T*>(write.tile) + 2 * row * kCacheTile;
+    T* k_out = k + write.lane;
+    T* v_out = k + int64_t{kCacheTile + write.lane} * write.head_dim;
     for (int d = 0; d < write.head_dim; ++d) {
       Store(k_in[d], k_out + int64_t{d} * kCacheTile);
       Store(v_in[d], v_out + d);
