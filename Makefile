@@ -66,4 +66,4 @@ clean: ## remove the build directories of the presets
 	rm -rf build/cpu build/debug build/sanitize build/thread build/fuzz
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12

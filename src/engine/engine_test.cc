@@ -241,6 +241,19 @@ TEST(Engine, StatsCountWhatHappened) {
   }
 }
 
+TEST(Engine, TheStepAgeStartsWithTheWorkNotWithTheIdleTimeBefore) {
+  ManualClock clock(1000);
+  WaitSink sink;
+  EngineParts parts = ScriptedParts(SmallConfig(), {.step_us = 5000}, nullptr, {});
+  parts.clock = &clock;
+  auto engine = std::move(*Engine::Create(SmallConfig(), std::move(parts)));
+  clock.Advance(60'000'000);
+  EXPECT_EQ(engine->Stats().last_step_age_us, 60'000'000);
+  EXPECT_EQ(engine->Stats().running + engine->Stats().waiting, 0);
+  ASSERT_TRUE(engine->Submit(MakeRequest(4, 400), &sink).ok());
+  EXPECT_EQ(engine->Stats().last_step_age_us, 0);
+}
+
 // Many clients submit and cancel at once while the cache is too small for all of them.
 TEST(Engine, StressFromManyThreads) {
   EngineConfig config = SmallConfig();

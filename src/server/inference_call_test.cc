@@ -34,6 +34,17 @@ class PlainResponse final : public ResponseStream {
 // A scripted engine and a plain dialect.
 class InferenceCallTest : public testing::Test {
  protected:
+  ~InferenceCallTest() override { Stop(); }
+
+  // The order of a server: no request is left, then no task, then no engine.
+  void Stop() {
+    if (engine_ != nullptr) {
+      EXPECT_TRUE(engine_->Drain(20'000).ok());
+    }
+    prep_.reset();
+    engine_.reset();
+  }
+
   void StartEngine(int64_t step_us = 0, TokenId nan_token = -1, int64_t queued_max = 1000) {
     EngineConfig config;
     config.max_num_seqs = 4;
@@ -46,7 +57,8 @@ class InferenceCallTest : public testing::Test {
     auto engine = Engine::Create(config, ScriptedParts(config, options, nullptr, {}));
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     engine_ = *std::move(engine);
-    context_ = {.engine = engine_.get(), .prep = &prep_, .counters = &counters_};
+    prep_ = std::make_unique<TaskPool>(1);
+    context_ = {.engine = engine_.get(), .prep = prep_.get(), .counters = &counters_};
   }
 
   std::shared_ptr<ResponseWriter> Writer(size_t buffer_max = 1 << 20) {
@@ -98,8 +110,8 @@ class InferenceCallTest : public testing::Test {
   std::condition_variable changed_;
   int wakes_ = 0;
   ServerCounters counters_;
-  TaskPool prep_{1};
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<TaskPool> prep_;  // its tasks call the engine
   InferenceCall::Context context_;
 };
 
@@ -157,7 +169,7 @@ TEST_F(InferenceCallTest, ClientThatLeavesCancels) {
     EXPECT_EQ(stats.requests_cancelled, 2);
     EXPECT_EQ(stats.kv_blocks_used, 0);
     EXPECT_LT(stats.steps, 500);
-    engine_.reset();
+    Stop();
   }
   EXPECT_EQ(counters_.responses(), (std::vector<std::pair<int, int64_t>>{{499, 2}}));
 }

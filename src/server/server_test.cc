@@ -223,7 +223,8 @@ TEST_F(ServerTest, ClientThatLeavesFreesItsBlocks) {
         Eventually([this] { return *SendJson("GET", "/health").GetInt("running", 0) == 1; }));
     client.Reset();
     EXPECT_TRUE(WaitIdle()) << stream;
-    EXPECT_EQ(Metric("deepinfer:kv_blocks", "used"), 0);
+    // The step in flight may hold its blocks a moment longer than the request lives.
+    EXPECT_TRUE(Eventually([this] { return Metric("deepinfer:kv_blocks", "used") == 0; }));
   }
   EXPECT_EQ(Metric("vllm:request_success_total", "abort"), 2);
   EXPECT_EQ(Metric("deepinfer:http_responses_total", "499"), 2);

@@ -29,6 +29,8 @@ const StressMode kModes[] = {
     {.name = "preempted, batch", .chunk = 7, .batch = true, .preempt = true, .overlap = true},
     {.name = "small cache", .batch = true, .overlap = true, .num_blocks = 34},
     {.name = "half cached", .warm_half = true},
+    {.name = "blocks of 64", .batch = true, .warm_half = true, .overlap = true, .block_size = 64},
+    {.name = "blocks of 256", .chunk = 7, .batch = true, .block_size = 256, .num_blocks = 64},
     {.name = "half cached, batch",
      .chunk = 7,
      .batch = true,
@@ -72,6 +74,7 @@ class Rig {
     config.long_prefill_token_threshold = mode.chunk;
     config.max_model_len = kMaxModelLen;
     config.num_blocks = mode.num_blocks;
+    config.block_tokens = mode.block_size;
     config.eos_ids = model->model->info().eos_ids;
     Result<std::unique_ptr<ModelRunner>> runner =
         ModelRunner::Create(model->model.get(), model->backend.get(),

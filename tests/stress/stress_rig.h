@@ -37,6 +37,7 @@ struct StressMode {
   bool warm_half = false;  // the first half of each prompt is in the prefix cache
   bool preempt = false;    // each ask is preempted when it has 5 tokens
   bool overlap = false;
+  int block_size = 16;
   int32_t num_blocks = 512;
   RunnerTestMode test;
 };
