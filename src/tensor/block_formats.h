@@ -61,6 +61,48 @@ inline float E2M1ToFloat(uint8_t code) {
   return (code & 8U) != 0 ? -magnitude : magnitude;
 }
 
+// The nearest code, ties to even; magnitudes above 6 saturate. Not for NaN.
+inline uint8_t FloatToE2M1(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 28) & 8U);
+  const uint32_t magnitude = bits & 0x7fffffffU;
+  uint32_t code;
+  if (magnitude < 0x3f800000U) {  // below 1: 2^22 has the spacing of the codes, 0.5
+    code = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0x1p22F) - 0x4a800000U;
+  } else {
+    code = ((magnitude + 0x1fffffU + ((magnitude >> 22) & 1U)) >> 22) - 252U;
+  }
+  return static_cast<uint8_t>(sign | (code > 7 ? 7U : code));
+}
+
+// E4M3 (OCP FP8, the "fn" variant): sign, 4 bits of exponent with bias 7, 3 bits of mantissa; the
+// largest is 448, there is no infinity, 0x7f and 0xff are NaN.
+inline float E4M3ToFloat(uint8_t code) {
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80U) << 24;
+  const uint32_t magnitude = code & 0x7fU;
+  if (magnitude == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000U);
+  if (magnitude < 8) {
+    const float value = static_cast<float>(magnitude) * 0x1p-9F;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+  }
+  return std::bit_cast<float>(sign | ((magnitude << 20) + (120U << 23)));
+}
+
+// The nearest code, ties to even; magnitudes above 448 saturate; NaN stays NaN.
+inline uint8_t FloatToE4M3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80U);
+  const uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) return static_cast<uint8_t>(sign | 0x7fU);
+  uint32_t code;
+  if (magnitude < 0x3c800000U) {  // below 2^-6: 2^14 has the spacing of the subnormals, 2^-9
+    code = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0x1p14F) - 0x46800000U;
+  } else {
+    code = ((magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20) - 960U;
+  }
+  return static_cast<uint8_t>(sign | (code > 0x7e ? 0x7eU : code));
+}
+
 // Blocks of 32 elements. Nibbles: element i in the low half of qs[i], element i + 16 in the high
 // half. `d` and `m` are half bits.
 #pragma pack(push, 1)

@@ -1,5 +1,6 @@
 #include "tensor/dequantize.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -119,6 +120,26 @@ void DecodeBlocks(const std::byte* source, int64_t count, int block_elements, fl
   }
 }
 
+void DecodeScaled(const TensorView& view, int64_t row, float* out) {
+  const int64_t cols = view.shape.back();
+  const std::byte* scales = view.scale + row / view.scale_block_rows * view.scale_cols;
+  const bool pairs = view.dtype == DType::kF4Pairs;
+  const std::byte* codes = view.data + row * (pairs ? cols / 2 : cols);
+  for (int64_t begin = 0; begin < cols; begin += view.scale_block_cols) {
+    const float scale =
+        E8M0ToFloat(std::to_integer<uint8_t>(scales[begin / view.scale_block_cols]));
+    const int64_t end = std::min(cols, begin + view.scale_block_cols);
+    for (int64_t k = begin; k < end; ++k) {
+      const auto byte = std::to_integer<uint8_t>(codes[pairs ? k / 2 : k]);
+      const float value = pairs ? E2M1ToFloat(static_cast<uint8_t>((byte >> (4 * (k & 1))) & 15U))
+                                : E4M3ToFloat(byte);
+      out[k] = scale * value;
+    }
+  }
+}
+
+bool E4M3Finite(uint8_t code) { return (code & 0x7fU) != 0x7fU; }
+
 template <typename T, typename Convert>
 void ConvertRow(const std::byte* source, int64_t count, float* out, Convert convert) {
   for (int64_t i = 0; i < count; ++i) {
@@ -179,7 +200,23 @@ void DequantizeRow(DType dtype, const std::byte* source, int64_t count, float* o
       return DecodeBlocks<BlockQ6_K>(source, count, 256, out);
     case DType::kMXFP4:
       return DecodeBlocks<BlockMXFP4>(source, count, 32, out);
+    case DType::kF8_E4M3:
+      return ConvertRow<uint8_t>(source, count, out, E4M3ToFloat);
+    case DType::kF8_E8M0:
+      return ConvertRow<uint8_t>(source, count, out, E8M0ToFloat);
+    case DType::kF8Block:
+    case DType::kF4Pairs:
+      break;
   }
+  DI_CHECK(false, "{} is decoded by view", Info(dtype).name);
+}
+
+void DequantizeRow(const TensorView& view, int64_t row, float* out) {
+  if (HasScaleTensor(view.dtype)) return DecodeScaled(view, row, out);
+  const int64_t cols = view.shape.empty() ? 1 : view.shape.back();
+  const DTypeInfo& info = Info(view.dtype);
+  const int64_t row_bytes = cols / info.block_elements * info.block_bytes;
+  DequantizeRow(view.dtype, view.data + row * row_bytes, cols, out);
 }
 
 bool AllFinite(DType dtype, const std::byte* source, int64_t count) {
@@ -218,18 +255,38 @@ bool AllFinite(DType dtype, const std::byte* source, int64_t count) {
       return AllBlocks<BlockQ6_K>(source, blocks, d_finite);
     case DType::kMXFP4:
       return AllBlocks<BlockMXFP4>(source, blocks, [](const BlockMXFP4& b) { return b.e != 255; });
+    case DType::kF8_E4M3:
+    case DType::kF8Block:
+      return AllBlocks<uint8_t>(source, blocks, E4M3Finite);
+    case DType::kF8_E8M0:
+      return AllBlocks<uint8_t>(source, blocks, [](uint8_t code) { return code != 255; });
+    case DType::kF4Pairs:
+      return true;
   }
   return false;
 }
 
+bool AllFinite(const TensorView& view) {
+  return AllFinite(view.dtype, view.data, view.elements()) &&
+         (view.scale == nullptr ||
+          AllFinite(DType::kF8_E8M0, view.scale, view.scale_rows * view.scale_cols));
+}
+
 Result<std::vector<float>> DequantizeTensor(const TensorView& view) {
   const int64_t count = view.elements();
-  if (!AllFinite(view.dtype, view.data, count)) {
+  if (!AllFinite(view)) {
     return Invalid(
         Format("tensor {}: a value or scale is NaN or infinite; the file is damaged", view.name));
   }
   std::vector<float> values(static_cast<size_t>(count));
-  DequantizeRow(view.dtype, view.data, count, values.data());
+  if (!HasScaleTensor(view.dtype)) {
+    DequantizeRow(view.dtype, view.data, count, values.data());
+    return values;
+  }
+  const int64_t cols = view.shape.back();
+  for (int64_t row = 0; row < count / cols; ++row) {
+    DequantizeRow(view, row, values.data() + row * cols);
+  }
   return values;
 }
 

@@ -11,10 +11,16 @@
 namespace deepinfer {
 
 // Decodes `count` elements, a multiple of the block, from `source` (any alignment) to `out`.
+// Not for the types of scaled views.
 void DequantizeRow(DType dtype, const std::byte* source, int64_t count, float* out);
+
+// Row `row` of a view taken as a matrix of its last dimension, scaled or not; out [last dimension].
+void DequantizeRow(const TensorView& view, int64_t row, float* out);
 
 // True when no scale (quantised types) or element (float types) is NaN or infinite.
 bool AllFinite(DType dtype, const std::byte* source, int64_t count);
+// The same for a whole view, scaled or not.
+bool AllFinite(const TensorView& view);
 
 // The whole tensor; an error names it when a scale or element is not finite.
 Result<std::vector<float>> DequantizeTensor(const TensorView& view);

@@ -10,7 +10,7 @@ namespace deepinfer {
 namespace {
 
 // Indexed by DType.
-constexpr std::array<DTypeInfo, 16> kInfo = {{
+constexpr std::array<DTypeInfo, 20> kInfo = {{
     {"F32", 1, 4},
     {"F16", 1, 2},
     {"BF16", 1, 2},
@@ -27,6 +27,10 @@ constexpr std::array<DTypeInfo, 16> kInfo = {{
     {"Q5_K", 256, 176},
     {"Q6_K", 256, 210},
     {"MXFP4", 32, 17},
+    {"F8_E4M3", 1, 1},
+    {"F8_E8M0", 1, 1},
+    {"F8_E4M3 with scales", 1, 1},
+    {"FP4 pairs with scales", 2, 1},
 }};
 
 }  // namespace

@@ -470,7 +470,7 @@ float RangeMax(DType dtype) {
 
 bool CanQuantizeTo(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
-         Info(dtype).block_elements > 1;
+         (Info(dtype).block_elements > 1 && !HasScaleTensor(dtype));
 }
 
 Status QuantizeRow(DType dtype, const float* row, int64_t count, std::byte* out) {
@@ -526,6 +526,10 @@ Status QuantizeRow(DType dtype, const float* row, int64_t count, std::byte* out)
     case DType::kU8:
     case DType::kI32:
     case DType::kI64:
+    case DType::kF8_E4M3:
+    case DType::kF8_E8M0:
+    case DType::kF8Block:
+    case DType::kF4Pairs:
       break;  // excluded by CanQuantizeTo
   }
   return {};

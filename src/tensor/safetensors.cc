@@ -27,10 +27,10 @@ Result<TensorView> ParseEntry(const std::string& name, const Json& entry, uint64
   if (!entry.is_object()) return Invalid(Format("tensor {}: not an object", name));
   DI_ASSIGN(const std::string type, entry.GetString("dtype", ""));
   const Result<DType> dtype = ParseDType(type);
-  if (!dtype.ok() || Info(*dtype).block_elements != 1) {
+  if (!dtype.ok() || Info(*dtype).block_elements != 1 || HasScaleTensor(*dtype)) {
     return Invalid(
         Format("tensor {}: dtype \"{}\" is not supported; supported: F32, F16, BF16, I8, "
-               "U8, I32, I64",
+               "U8, I32, I64, F8_E4M3, F8_E8M0",
                name, type));
   }
   const Json* shape = entry.Find("shape");

@@ -24,12 +24,19 @@ const TensorView* TensorIndex::Find(std::string_view name) const {
 }
 
 void TensorIndex::Drop(const TensorView& view) const {
+  DropBytes(view.data, view.bytes);
+  if (view.scale != nullptr) {
+    DropBytes(view.scale, static_cast<size_t>(view.scale_rows * view.scale_cols));
+  }
+}
+
+void TensorIndex::DropBytes(const std::byte* data, size_t bytes) const {
   // std::less orders pointers of different mappings.
   const std::less<const std::byte*> before;
   for (const MappedFile& file : files_) {
     const std::byte* begin = file.bytes().data();
-    if (before(view.data, begin) || !before(view.data, begin + file.size())) continue;
-    file.Drop(static_cast<size_t>(view.data - begin), view.bytes);
+    if (before(data, begin) || !before(data, begin + file.size())) continue;
+    file.Drop(static_cast<size_t>(data - begin), bytes);
     return;
   }
 }
