@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "base/mapped_file.h"
+#include "models/tensor_census.h"
 #include "models/tokenizer_source.h"
 #include "tensor/dequantize.h"
 #include "tensor/gguf.h"
@@ -21,38 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kProblemsShown = 8;
 constexpr size_t kSmallFileMax = size_t{64} << 20;  // JSON and template files
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += Format("{}{}", i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
-}
 
 bool IsWeightType(DType dtype) {
   return dtype != DType::kI8 && dtype != DType::kU8 && dtype != DType::kI32 && dtype != DType::kI64;
 }
-
-// Gathers what is wrong so that one message names several tensors at once.
-class Problems {
- public:
-  void Add(std::string problem) {
-    ++count_;
-    if (shown_.size() < kProblemsShown) shown_.push_back(std::move(problem));
-  }
-  Status ToStatus(const std::string& path) const {
-    if (count_ == 0) return {};
-    std::string text = Format("{}: the tensors do not fit the configuration: ", path);
-    for (size_t i = 0; i < shown_.size(); ++i) text += (i == 0 ? "" : "; ") + shown_[i];
-    if (count_ > shown_.size()) text += Format("; and {} more", count_ - shown_.size());
-    return Invalid(std::move(text)).WithParam(path);
-  }
-
- private:
-  size_t count_ = 0;
-  std::vector<std::string> shown_;
-};
 
 Result<std::string> ReadSmallFile(const std::string& path) {
   DI_ASSIGN(const MappedFile file, MappedFile::Open(path));
@@ -92,6 +66,8 @@ struct Checkpoint::Impl {
   std::string path;
   CheckpointFormat format = CheckpointFormat::kGguf;
   ModelConfig config;
+  Json config_json;
+  std::string directory;
   std::unique_ptr<TensorFile> file;
   const GgufFile* gguf = nullptr;  // file, when it is one
   std::array<const TensorView*, kNumTensorRoles> whole{};
@@ -104,27 +80,29 @@ struct Checkpoint::Impl {
 
   Status OpenGguf(const std::string& gguf_path);
   Status OpenSafetensors(const std::string& directory, const std::string& weights);
-  Status ReadTokenizerFiles(const std::string& directory);
+  Status ReadTokenizerFiles(const std::string& from);
   Status GatherGgufFacts(const GgufMetadata& metadata, GgufTensorFacts* facts,
                          std::vector<float>* factors) const;
   Status BindTensors();
   void BindExperts(TensorRole role, int layer, std::unordered_set<std::string_view>* used,
-                   Problems* problems);
+                   TensorProblems* problems);
   // A tensor that holds all experts of `role`, maybe fused with another role: the rows from
   // row_begin of each expert.
   bool BindStacked(const std::string& name, TensorRole role, int layer, int64_t rows_per_expert,
                    int64_t row_begin, std::unordered_set<std::string_view>* used,
-                   Problems* problems);
+                   TensorProblems* problems);
   const TensorView* Checked(const std::string& name, const std::vector<int64_t>& shape,
-                            std::unordered_set<std::string_view>* used, Problems* problems) const;
-  void ReportUnused(const std::unordered_set<std::string_view>& used, Problems* problems) const;
+                            std::unordered_set<std::string_view>* used,
+                            TensorProblems* problems) const;
+  void ReportUnused(const std::unordered_set<std::string_view>& used,
+                    TensorProblems* problems) const;
   void Measure();
 };
 
 const TensorView* Checkpoint::Impl::Checked(const std::string& name,
                                             const std::vector<int64_t>& shape,
                                             std::unordered_set<std::string_view>* used,
-                                            Problems* problems) const {
+                                            TensorProblems* problems) const {
   const TensorView* view = file->Find(name);
   if (view == nullptr) {
     problems->Add(Format("{} {} is missing", name, ShapeText(shape)));
@@ -144,7 +122,8 @@ const TensorView* Checkpoint::Impl::Checked(const std::string& name,
 
 bool Checkpoint::Impl::BindStacked(const std::string& name, TensorRole role, int layer,
                                    int64_t rows_per_expert, int64_t row_begin,
-                                   std::unordered_set<std::string_view>* used, Problems* problems) {
+                                   std::unordered_set<std::string_view>* used,
+                                   TensorProblems* problems) {
   if (file->Find(name) == nullptr) return false;
   const std::vector<int64_t> shape = ExpectedShape(config, role, layer);
   const TensorView* stacked =
@@ -164,7 +143,8 @@ bool Checkpoint::Impl::BindStacked(const std::string& name, TensorRole role, int
 }
 
 void Checkpoint::Impl::BindExperts(TensorRole role, int layer,
-                                   std::unordered_set<std::string_view>* used, Problems* problems) {
+                                   std::unordered_set<std::string_view>* used,
+                                   TensorProblems* problems) {
   const std::vector<int64_t> shape = ExpectedShape(config, role, layer);
   const bool gate_or_up = role != TensorRole::kExpertDown;
   const bool is_gguf = format == CheckpointFormat::kGguf;
@@ -199,7 +179,7 @@ void Checkpoint::Impl::BindExperts(TensorRole role, int layer,
 }
 
 void Checkpoint::Impl::ReportUnused(const std::unordered_set<std::string_view>& used,
-                                    Problems* problems) const {
+                                    TensorProblems* problems) const {
   for (const TensorView& view : file->tensors()) {
     if (used.contains(view.name)) continue;
     // Buffers that old exporters saved, and the copy of a tied head: never read.
@@ -212,7 +192,7 @@ void Checkpoint::Impl::ReportUnused(const std::unordered_set<std::string_view>& 
 }
 
 Status Checkpoint::Impl::BindTensors() {
-  Problems problems;
+  TensorProblems problems;
   std::unordered_set<std::string_view> used;
   layers.resize(static_cast<size_t>(config.layers));
   for (int r = 0; r < kNumTensorRoles; ++r) {
@@ -309,8 +289,8 @@ Status Checkpoint::Impl::OpenGguf(const std::string& gguf_path) {
   return {};
 }
 
-Status Checkpoint::Impl::ReadTokenizerFiles(const std::string& directory) {
-  const std::string config_path = directory + "/tokenizer_config.json";
+Status Checkpoint::Impl::ReadTokenizerFiles(const std::string& from) {
+  const std::string config_path = from + "/tokenizer_config.json";
   Json tokenizer_config = Json::Object();
   if (Exists(config_path)) {
     DI_ASSIGN(tokenizer_config, ReadJsonFile(config_path));
@@ -318,11 +298,11 @@ Status Checkpoint::Impl::ReadTokenizerFiles(const std::string& directory) {
     if (!source.ok()) return Prefixed(config_path, source.status());
     chat_template = *std::move(source);
   }
-  const std::string template_path = directory + "/chat_template.jinja";
+  const std::string template_path = from + "/chat_template.jinja";
   if (Exists(template_path)) {
     DI_ASSIGN(chat_template, ReadSmallFile(template_path));
   }
-  const std::string tokenizer_path = directory + "/tokenizer.json";
+  const std::string tokenizer_path = from + "/tokenizer.json";
   if (!Exists(tokenizer_path)) return {};
   DI_ASSIGN(const std::string text, ReadSmallFile(tokenizer_path));
   Result<TokenizerSpec> spec = ParseTokenizerJson(text);
@@ -334,12 +314,14 @@ Status Checkpoint::Impl::ReadTokenizerFiles(const std::string& directory) {
   return {};
 }
 
-Status Checkpoint::Impl::OpenSafetensors(const std::string& directory, const std::string& weights) {
+Status Checkpoint::Impl::OpenSafetensors(const std::string& directory_path,
+                                         const std::string& weights) {
   format = CheckpointFormat::kSafetensors;
-  const std::string config_path = directory + "/config.json";
-  DI_ASSIGN(const Json config_json, ReadJsonFile(config_path));
+  const std::string config_path = directory_path + "/config.json";
+  directory = directory_path;
+  DI_ASSIGN(config_json, ReadJsonFile(config_path));
   std::optional<Json> generation;
-  const std::string generation_path = directory + "/generation_config.json";
+  const std::string generation_path = directory_path + "/generation_config.json";
   if (Exists(generation_path)) {
     DI_ASSIGN(generation, ReadJsonFile(generation_path));
   }
@@ -348,11 +330,16 @@ Status Checkpoint::Impl::OpenSafetensors(const std::string& directory, const std
   if (!read.ok()) return Prefixed(config_path, read.status());
   config = *std::move(read);
   Result<std::unique_ptr<SafetensorsFile>> opened =
-      weights.empty() ? SafetensorsFile::OpenDirectory(directory) : SafetensorsFile::Open(weights);
+      weights.empty() ? SafetensorsFile::OpenDirectory(directory_path)
+                      : SafetensorsFile::Open(weights);
   if (!opened.ok()) return opened.status();
   file = std::move(opened).value();
-  DI_TRY(BindTensors());
-  return ReadTokenizerFiles(directory);
+  if (config.family == ModelFamily::kOwn) {
+    Measure();
+  } else {
+    DI_TRY(BindTensors());
+  }
+  return ReadTokenizerFiles(directory_path);
 }
 
 namespace {
@@ -422,6 +409,8 @@ Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Checkpoint::~Checkpoint() = default;
 
 const ModelConfig& Checkpoint::config() const { return impl_->config; }
+const Json& Checkpoint::config_json() const { return impl_->config_json; }
+const std::string& Checkpoint::directory() const { return impl_->directory; }
 const TensorFile& Checkpoint::file() const { return *impl_->file; }
 CheckpointFormat Checkpoint::format() const { return impl_->format; }
 const std::string& Checkpoint::path() const { return impl_->path; }
@@ -431,6 +420,7 @@ const GgufMetadata* Checkpoint::gguf_metadata() const {
 
 const TensorView* Checkpoint::Find(TensorRole role, int layer) const {
   DI_CHECK(!IsExpertRole(role));
+  if (config().family == ModelFamily::kOwn) return nullptr;
   if (!IsLayerRole(role)) return impl_->whole[static_cast<size_t>(role)];
   return impl_->layers[static_cast<size_t>(layer)][static_cast<size_t>(role)];
 }

@@ -68,6 +68,11 @@ class Checkpoint {
   ~Checkpoint();
 
   const ModelConfig& config() const;
+  // config.json as it stands, for families that read it themselves (ModelFamily::kOwn) and check
+  // their tensors with TensorCensus; null for GGUF. Find and Experts know nothing of such a family.
+  const Json& config_json() const;
+  // The directory of config.json and its neighbours (side files); empty for GGUF.
+  const std::string& directory() const;
   const TensorFile& file() const;
   CheckpointFormat format() const;
   const std::string& path() const;

@@ -9,11 +9,12 @@
 namespace deepinfer {
 namespace {
 
-constexpr std::array<KnownFamily, 4> kFamilies = {{
+constexpr std::array<KnownFamily, 5> kFamilies = {{
     {ModelFamily::kLlama, "llama", "LlamaForCausalLM", "llama"},
     {ModelFamily::kQwen2, "qwen2", "Qwen2ForCausalLM", "qwen2"},
     {ModelFamily::kQwen3, "qwen3", "Qwen3ForCausalLM", "qwen3"},
     {ModelFamily::kQwen3Moe, "qwen3_moe", "Qwen3MoeForCausalLM", "qwen3moe"},
+    {ModelFamily::kOwn, "deepseek_v41", "DeepseekV41ForCausalLM", ""},
 }};
 
 Status CheckToken(std::string_view key, TokenId id, int vocab) {
@@ -51,7 +52,7 @@ const KnownFamily* FindFamilyByHf(std::string_view model_type_or_class) {
 
 const KnownFamily* FindFamilyByGguf(std::string_view name) {
   for (const KnownFamily& row : kFamilies) {
-    if (row.gguf_name == name) return &row;
+    if (!row.gguf_name.empty() && row.gguf_name == name) return &row;
   }
   return nullptr;
 }
@@ -68,6 +69,17 @@ Status UnknownArchitecture(std::string_view name) {
   return Invalid(Format("architecture \"{}\" is not known; known architectures: {}", name,
                         KnownArchitectures()))
       .WithParam("architecture");
+}
+
+Status FinishTokenIds(ModelConfig* config) {
+  ModelConfig& c = *config;
+  DI_TRY(CheckToken("bos_token_id", c.bos_id, c.vocab));
+  DI_TRY(CheckToken("pad_token_id", c.pad_id, c.vocab));
+  for (const TokenId id : c.eos_ids) DI_TRY(CheckToken("eos_token_id", id, c.vocab));
+  std::erase(c.eos_ids, -1);
+  std::sort(c.eos_ids.begin(), c.eos_ids.end());
+  c.eos_ids.erase(std::unique(c.eos_ids.begin(), c.eos_ids.end()), c.eos_ids.end());
+  return {};
 }
 
 Status FinishConfig(ModelConfig* config) {
@@ -93,13 +105,7 @@ Status FinishConfig(ModelConfig* config) {
     return Invalid(Format("num_experts_per_tok is {}; 1 to {} (the number of experts) are allowed",
                           c.moe.top_k, c.moe.experts));
   }
-  DI_TRY(CheckToken("bos_token_id", c.bos_id, c.vocab));
-  DI_TRY(CheckToken("pad_token_id", c.pad_id, c.vocab));
-  for (const TokenId id : c.eos_ids) DI_TRY(CheckToken("eos_token_id", id, c.vocab));
-  std::erase(c.eos_ids, -1);
-  std::sort(c.eos_ids.begin(), c.eos_ids.end());
-  c.eos_ids.erase(std::unique(c.eos_ids.begin(), c.eos_ids.end()), c.eos_ids.end());
-  return {};
+  return FinishTokenIds(config);
 }
 
 }  // namespace deepinfer

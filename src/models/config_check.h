@@ -25,13 +25,15 @@ struct KnownFamily {
   ModelFamily family;
   std::string_view architecture;  // our name, and model_type of config.json
   std::string_view hf_class;      // architectures[0]
-  std::string_view gguf_name;     // general.architecture
+  std::string_view gguf_name;     // general.architecture; empty: no GGUF layout
 };
 // nullptr when unknown. The third spelling is looked up by the reader that knows it.
 const KnownFamily* FindFamilyByHf(std::string_view model_type_or_class);
 const KnownFamily* FindFamilyByGguf(std::string_view name);
 Status UnknownArchitecture(std::string_view name);
 
+// Token ids within the vocabulary, duplicate end ids removed.
+Status FinishTokenIds(ModelConfig* config);
 // Divisibility, evenness, products, token ids within the vocabulary, duplicate end ids removed.
 Status FinishConfig(ModelConfig* config);
 

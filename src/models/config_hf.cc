@@ -264,6 +264,36 @@ Status ReadShape(const Json& config, ModelConfig* out) {
   return {};
 }
 
+Status ReadTokenIds(const Json& config, const Json* generation, ModelConfig* out) {
+  DI_ASSIGN(out->bos_id, OneTokenId(config, "bos_token_id"));
+  DI_ASSIGN(out->pad_id, OneTokenId(config, "pad_token_id"));
+  DI_TRY(AppendTokenIds(config, "eos_token_id", &out->eos_ids));
+  if (generation == nullptr) return {};
+  DI_TRY(AppendTokenIds(*generation, "eos_token_id", &out->eos_ids));
+  return ReadGeneration(*generation, &out->generation);
+}
+
+// What every model has; the family's own reader does the rest. The text part may be nested.
+Status ReadCommonFacts(const Json& config, const Json* generation, ModelConfig* out) {
+  const Json* nested = config.Find("text_config");
+  const Json& text = nested != nullptr && nested->is_object() ? *nested : config;
+  DI_ASSIGN(out->layers, RequiredInt(text, "num_hidden_layers", 1, kLayersMax));
+  DI_ASSIGN(out->hidden, RequiredInt(text, "hidden_size", 1, kWidthMax));
+  DI_ASSIGN(out->vocab, RequiredInt(text, "vocab_size", 1, kVocabMax));
+  DI_ASSIGN(out->context_max, OptionalInt(text, "max_position_embeddings", 2048, 1, kContextMax));
+  DI_ASSIGN(const bool tied, config.GetBool("tie_word_embeddings", false));
+  DI_ASSIGN(out->tied_head, text.GetBool("tie_word_embeddings", tied));
+  // Token ids stand beside the nested part or inside it.
+  DI_TRY(ReadTokenIds(text, nullptr, out));
+  ModelConfig outer;
+  DI_TRY(ReadTokenIds(config, generation, &outer));
+  if (outer.bos_id >= 0) out->bos_id = outer.bos_id;
+  if (outer.pad_id >= 0) out->pad_id = outer.pad_id;
+  out->eos_ids.insert(out->eos_ids.end(), outer.eos_ids.begin(), outer.eos_ids.end());
+  out->generation = outer.generation;
+  return FinishTokenIds(out);
+}
+
 }  // namespace
 
 Result<ModelConfig> ConfigFromHf(const Json& config, const Json* generation) {
@@ -272,6 +302,10 @@ Result<ModelConfig> ConfigFromHf(const Json& config, const Json* generation) {
   ModelConfig out;
   out.family = family->family;
   out.architecture = std::string(family->architecture);
+  if (out.family == ModelFamily::kOwn) {
+    DI_TRY(ReadCommonFacts(config, generation, &out));
+    return out;
+  }
   DI_TRY(RefuseUnsupported(config));
   DI_TRY(ReadShape(config, &out));
   DI_ASSIGN(out.tied_head, config.GetBool("tie_word_embeddings", false));
@@ -285,13 +319,7 @@ Result<ModelConfig> ConfigFromHf(const Json& config, const Json* generation) {
   if (out.family == ModelFamily::kQwen3Moe) DI_TRY(ReadMoe(config, &out));
   out.rope.style = RopeStyle::kHalves;
   DI_TRY(ReadRope(config, &out));
-  DI_ASSIGN(out.bos_id, OneTokenId(config, "bos_token_id"));
-  DI_ASSIGN(out.pad_id, OneTokenId(config, "pad_token_id"));
-  DI_TRY(AppendTokenIds(config, "eos_token_id", &out.eos_ids));
-  if (generation != nullptr) {
-    DI_TRY(AppendTokenIds(*generation, "eos_token_id", &out.eos_ids));
-    DI_TRY(ReadGeneration(*generation, &out.generation));
-  }
+  DI_TRY(ReadTokenIds(config, generation, &out));
   DI_TRY(FinishConfig(&out));
   DI_TRY(ComputeRope(&out.rope, {}));
   return out;

@@ -3,6 +3,7 @@
 #include <future>
 #include <utility>
 
+#include "base/logging.h"
 #include "models/checkpoint.h"
 
 namespace deepinfer {
@@ -33,6 +34,16 @@ TextParts BuildText(std::optional<TokenizerSpec> spec, const std::string& templa
     parts.chat_template = std::move(compiled).value();
   }
   return parts;
+}
+
+// A checkpoint whose tokenizer lacks the family's control tokens answers no chat.
+const PromptProfile* ProfileOf(const std::string& architecture, const Tokenizer* tokenizer) {
+  const PromptProfile* profile = FindPromptProfile(architecture);
+  if (profile == nullptr || tokenizer == nullptr) return nullptr;
+  const Status usable = CheckPromptProfile(*profile, *tokenizer);
+  if (usable.ok()) return profile;
+  LogWarning("chat is not available: {}", usable.message());
+  return nullptr;
 }
 
 }  // namespace
@@ -73,6 +84,9 @@ Result<std::unique_ptr<LoadedModel>> OpenModel(const LoadOptions& options) {
   DI_TRY(std::move(parts.status));
   loaded->tokenizer = std::move(parts.tokenizer);
   loaded->chat_template = std::move(parts.chat_template);
+  if (loaded->chat_template == nullptr) {
+    loaded->prompt_profile = ProfileOf(checkpoint->config().architecture, loaded->tokenizer.get());
+  }
   loaded->generation = checkpoint->config().generation;
   return loaded;
 }

@@ -12,6 +12,7 @@
 #include "models/model_config.h"
 #include "models/registry.h"
 #include "text/chat_template.h"
+#include "text/prompt_profile.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer {
@@ -29,6 +30,8 @@ struct LoadedModel {
   std::unique_ptr<Model> model;                 // uses backend
   std::unique_ptr<Tokenizer> tokenizer;         // nullptr: the checkpoint has none, ids only
   std::unique_ptr<ChatTemplate> chat_template;  // nullptr: none
+  // The prompt format of a family whose checkpoints have no template; nullptr: none.
+  const PromptProfile* prompt_profile = nullptr;
   GenerationDefaults generation;
 };
 

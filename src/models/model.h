@@ -15,9 +15,9 @@
 namespace deepinfer {
 
 struct ModelInfo {
-  std::string architecture;      // "llama", "qwen3_moe", ...
-  std::string name;              // from the checkpoint's metadata or its file name
-  std::string dtype;             // of most weight bytes: "Q4_1", "BF16"
+  std::string architecture;  // "llama", "qwen3_moe", ...
+  std::string name;          // from the checkpoint's metadata or its file name
+  std::string dtype;         // of most weight bytes: "Q4_1", "BF16"
   int64_t parameters = 0;
   int layers = 0;
   int hidden = 0;
@@ -26,6 +26,37 @@ struct ModelInfo {
   size_t weight_bytes = 0;       // packed
   std::vector<TokenId> eos_ids;  // any of them ends a sample
   TokenId bos_id = -1;
+};
+
+// Draft layers that a checkpoint brings along (DSpark). They read rings that Forward fills by
+// itself from every token it runs whole, in the row's slot: positional, so that a rejected draft
+// needs no call, only its tokens run again from the accepted position.
+struct DraftInfo {
+  int block = 0;     // tokens per DraftBlock, all of them drafted; 0: the model has no draft layers
+  std::string note;  // why there are none although the configuration names them
+};
+
+// One row per sequence. `position` is the anchor's: tokens 0..position-1 have been run and
+// accepted, the anchor itself (the token sampled last) has not.
+struct DraftInput {
+  int rows = 0;
+  const int32_t* anchor = nullptr;        // [rows]
+  const int32_t* position = nullptr;      // [rows]
+  const int32_t* slot = nullptr;          // [rows]
+  const int32_t* suffix_begin = nullptr;  // [rows] as in StepInput; nullptr: 0
+  std::byte* cache_slots = nullptr;
+  const CacheLayout* layout = nullptr;
+  // Chooses the token of one place from its logits [vocab], which it may overwrite. Place k of a
+  // row stands for absolute position `position + 1 + k`: the noise of that position makes the
+  // choice the target's own whenever the logits agree. Called on compute threads, one row at a time
+  // each, places ascending. nullptr: the likeliest, the lower id on a tie.
+  int32_t (*choose)(void* context, int row, int place, float* logits) = nullptr;
+  void* context = nullptr;
+};
+
+struct DraftOutput {
+  int32_t* token = nullptr;     // [rows, block]
+  float* confidence = nullptr;  // [rows, block] logit of: this draft is accepted if all before are
 };
 
 class Model {
@@ -39,6 +70,14 @@ class Model {
   virtual const float* Forward(const StepInput& step) = 0;
   // logits [rows, vocab] of hidden[row_index[i]]; row_index in device memory.
   virtual void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) = 0;
+
+  // Drafting: block 0 means that DraftBlock must not be called. Drafts of more than
+  // cache_layout().rollback_max tokens in one step are not allowed, from whatever drafter.
+  virtual DraftInfo draft_info() const { return {}; }
+  // Off by default: Forward then leaves the draft rings alone and saves their work. Set before the
+  // first Forward.
+  virtual void EnableDrafting() {}
+  virtual void DraftBlock(const DraftInput& input, const DraftOutput& output);
 };
 
 }  // namespace deepinfer

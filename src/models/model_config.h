@@ -18,7 +18,9 @@ namespace deepinfer {
 
 class GgufMetadata;
 
-enum class ModelFamily { kLlama, kQwen2, kQwen3, kQwen3Moe };
+// kOwn: a family that reads its own configuration and binds its own tensor names; ModelConfig then
+// holds the facts common to all models (see below), Checkpoint keeps the configuration.
+enum class ModelFamily { kLlama, kQwen2, kQwen3, kQwen3Moe, kOwn };
 
 enum class RopeScaling { kNone, kLinear, kLlama3, kYarn };
 
@@ -53,6 +55,8 @@ struct GenerationDefaults {
   std::optional<int> max_new_tokens;
 };
 
+// A family of kind kOwn has: architecture, name, layers, hidden, vocab, context_max, tied_head, the
+// token ids and the generation defaults. Everything else is for the family's own reader.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   std::string architecture;  // "llama", "qwen2", "qwen3", "qwen3_moe"

@@ -68,6 +68,9 @@ class Quantizer {
   const ModelConfig& config() const { return checkpoint_.config(); }
 
   Status Plan() {
+    if (config().family == ModelFamily::kOwn) {
+      return Invalid(Format("architecture {} has no GGUF layout", config().architecture));
+    }
     const bool permute = checkpoint_.format() == CheckpointFormat::kSafetensors &&
                          config().family == ModelFamily::kLlama;
     if (permute && config().rope.dim != config().head_dim) {
