@@ -448,6 +448,10 @@ PackKind KindOf(DType dtype) {
     case DType::kU8:
     case DType::kI32:
     case DType::kI64:
+    case DType::kF8_E4M3:
+    case DType::kF8_E8M0:
+    case DType::kF8Block:
+    case DType::kF4Pairs:
       return kPackKinds;
   }
   return kPackKinds;
