@@ -25,7 +25,7 @@ struct GenerateFlags {
 
 Result<Request> BuildPrompt(const GenerateFlags& flags, const RequestBuilder& builder,
                             const std::string& prompt) {
-  if (!builder.has_chat_template() || flags.raw) return builder.FromText(prompt, Json());
+  if (!builder.has_chat_format() || flags.raw) return builder.FromText(prompt, Json());
   Json messages = Json::Array();
   messages.Push(UserMessage(prompt));
   return builder.FromMessages(messages, Json());

@@ -56,8 +56,10 @@ Result<Request> RequestBuilder::FromIds(std::vector<TokenId> ids, const Json& li
 }
 
 Result<Request> RequestBuilder::FromMessages(const Json& messages, const Json& line_params) const {
+  ChatPromptOptions options;
+  options.profile = model_->prompt_profile;
   DI_ASSIGN(std::vector<TokenId> ids,
-            EncodeChat(model_->chat_template.get(), model_->tokenizer.get(), messages, {}));
+            EncodeChat(model_->chat_template.get(), model_->tokenizer.get(), messages, options));
   return WithSampling(std::move(ids), line_params);
 }
 

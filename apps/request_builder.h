@@ -21,7 +21,10 @@ class RequestBuilder {
   Result<Request> FromText(const std::string& text, const Json& line_params) const;
   Result<Request> FromIds(std::vector<TokenId> ids, const Json& line_params) const;
   Result<Request> FromMessages(const Json& messages, const Json& line_params) const;
-  bool has_chat_template() const { return model_->chat_template != nullptr; }
+  // The model has a chat template or a prompt format of its own.
+  bool has_chat_format() const {
+    return model_->chat_template != nullptr || model_->prompt_profile != nullptr;
+  }
 
  private:
   Result<Request> WithSampling(std::vector<TokenId> ids, const Json& line_params) const;

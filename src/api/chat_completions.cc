@@ -94,6 +94,7 @@ Status ReadGeneration(const Json& body, ChatPromptOptions* options) {
 Result<ChatPromptOptions> ReadPromptOptions(const Json& body, const DialectContext& context) {
   ChatPromptOptions options;
   options.trust = context.trust;
+  options.profile = context.prompt_profile;
   DI_TRY(ReadGeneration(body, &options));
   bool add_special = false;
   DI_TRY(ReadBool(body, "add_special_tokens", &add_special));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "api/dialog_json.h"
 #include "api/error.h"
 #include "base/format.h"
 
@@ -150,7 +151,7 @@ Json TemplateVariables(const Tokenizer& tokenizer, Json messages,
                        const ChatPromptOptions& options) {
   Json variables = Json::Object();
   variables.Set("messages", std::move(messages));
-  variables.Set("tools", Json());
+  variables.Set("tools", options.tools);
   variables.Set("documents", options.documents);
   variables.Set("add_generation_prompt",
                 Json::Bool(options.generation == ChatPromptOptions::Generation::kAddPrompt));
@@ -214,12 +215,14 @@ Status WithMessagesParam(const Status& status) {
 
 }  // namespace
 
-Result<std::string> ContentText(const Json& content, const std::string& param) {
+Result<std::string> ContentText(const Json& content, const std::string& param,
+                                std::string_view join) {
   if (content.is_string()) return content.string();
   if (!content.is_array()) {
     return Invalid("\"content\" must be a text or a list of parts").WithParam(param);
   }
   std::string text;
+  const Json* first = content.items().data();
   for (const Json& part : content.items()) {
     const Json* type = part.Find("type");
     if (!part.is_string() && (type == nullptr || !IsOneOf(kTextParts, type->string()))) {
@@ -232,7 +235,7 @@ Result<std::string> ContentText(const Json& content, const std::string& param) {
     if (value == nullptr || !value->is_string()) {
       return Invalid("a text part needs \"text\"").WithParam(param);
     }
-    if (!text.empty()) text.push_back('\n');
+    if (&part != first) text += join;
     text += value->string();
   }
   return text;
@@ -242,6 +245,10 @@ Result<RenderedPrompt> RenderChat(const ChatTemplate* chat_template, const Token
                                   const Json& messages, const ChatPromptOptions& options) {
   if (tokenizer == nullptr) {
     return Invalid("the model has no tokenizer: send token ids to /v1/completions");
+  }
+  if (options.profile != nullptr) {
+    DI_ASSIGN(const Dialog dialog, DialogFromJson(messages, options));
+    return RenderDialog(*options.profile, dialog);
   }
   if (chat_template == nullptr) {
     return Invalid(
@@ -274,6 +281,7 @@ Result<std::vector<TokenId>> EncodeChat(const ChatTemplate* chat_template,
   EncodeOptions encode;
   encode.add_special_tokens = options.prefix == ChatPromptOptions::Prefix::kTokenizer;
   encode.spans_only = options.trust == SpecialTokenTrust::kTemplate;
+  if (options.profile != nullptr) encode.bound = EncodeOptions::Bound::kEveryAdded;
   encode.spans = prompt.trusted;
   std::vector<TokenId> ids = tokenizer->Encode(prompt.text, encode);
   const TokenId bos = tokenizer->bos_id();

@@ -9,6 +9,7 @@
 #include "deepinfer/request.h"
 #include "deepinfer/status.h"
 #include "text/chat_template.h"
+#include "text/prompt_profile.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer {
@@ -25,6 +26,8 @@ struct ChatPromptOptions {
     kContinueFinalMessage,
     kNone
   } generation = Generation::kAddPrompt;
+  const PromptProfile* profile = nullptr;  // the prompt format, in place of the template
+  Json tools;                              // null or a list as in chat requests
   Json template_kwargs;  // null or an object: further template variables, untrusted
   Json documents;        // null or a list
   SpecialTokenTrust trust = SpecialTokenTrust::kTemplate;
@@ -42,7 +45,8 @@ Result<std::vector<TokenId>> EncodeChat(const ChatTemplate* chat_template,
                                         const Tokenizer* tokenizer, const Json& messages,
                                         const ChatPromptOptions& options);
 
-// The text of a content field: a string, or the texts of its parts, one a line.
-Result<std::string> ContentText(const Json& content, const std::string& param);
+// The text of a content field: a string, or the texts of its parts with `join` between.
+Result<std::string> ContentText(const Json& content, const std::string& param,
+                                std::string_view join = "\n");
 
 }  // namespace deepinfer

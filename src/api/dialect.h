@@ -22,7 +22,8 @@ namespace deepinfer {
 struct DialectContext {
   std::vector<std::string> names;               // served names, at least one; the first is reported
   const Tokenizer* tokenizer = nullptr;         // nullptr: token ids only
-  const ChatTemplate* chat_template = nullptr;  // nullptr: no chat
+  const ChatTemplate* chat_template = nullptr;  // nullptr: no template
+  const PromptProfile* prompt_profile = nullptr;  // takes the place of the template
   SamplingDefaults defaults;                    // max_tokens unset: the dialect's default
   int vocab = 0;
   int max_model_len = 0;

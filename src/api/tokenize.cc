@@ -18,6 +18,11 @@ Result<std::vector<TokenId>> EncodeMessages(const Json& body, const Json& messag
                                             const DialectContext& context) {
   ChatPromptOptions options;
   options.trust = context.trust;
+  options.profile = context.prompt_profile;
+  if (const Json* tools = FindField(body, "tools")) {
+    if (!tools->is_array()) return WrongKind("tools", "a list");
+    options.tools = *tools;
+  }
   bool continues = false, special = false;
   DI_TRY(ReadBool(body, "continue_final_message", &continues));
   bool adds = !continues;

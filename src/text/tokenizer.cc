@@ -161,8 +161,14 @@ struct Tokenizer::Impl {
   struct Call {
     std::span<const TrustedSpan> spans;
     bool spans_only = false;
+    EncodeOptions::Bound bound = EncodeOptions::Bound::kControl;
     Scratch* scratch = nullptr;
     std::vector<TokenId>* out = nullptr;
+
+    // A match of this token counts only inside a span.
+    bool Binds(const AddedTokenSet::Candidate& token) const {
+      return spans_only && (token.control || bound == EncodeOptions::Bound::kEveryAdded);
+    }
   };
 
   Status Init(TokenizerSpec given);
@@ -263,7 +269,7 @@ void Tokenizer::Impl::EncodeText(std::string_view text, const Call& call) const 
   raw_tokens.Split(
       text,
       [&](const AddedTokenSet::Candidate& token, size_t begin, size_t end) {
-        return !call.spans_only || !token.control || Covers(call.spans, begin, end);
+        return !call.Binds(token) || Covers(call.spans, begin, end);
       },
       &parts);
   for (const TextPart& part : parts) {
@@ -281,7 +287,8 @@ void Tokenizer::Impl::EncodeStretch(std::string_view text, size_t begin, const C
   const std::vector<size_t>* source = nullptr;
   if (!normalizer.empty()) {
     NormalizedText& normalized = call.scratch->normalized;
-    const bool track = call.spans_only && normalized_control;
+    const bool track =
+        call.spans_only && (normalized_control || call.bound == EncodeOptions::Bound::kEveryAdded);
     normalizer.Run(text, track ? Normalizer::Track::kSource : Normalizer::Track::kNothing,
                    &normalized, &call.scratch->work);
     text = normalized.text;
@@ -296,7 +303,7 @@ void Tokenizer::Impl::EncodeStretch(std::string_view text, size_t begin, const C
   normalized_tokens.Split(
       text,
       [&](const AddedTokenSet::Candidate& token, size_t from, size_t to) {
-        if (!call.spans_only || !token.control) return true;
+        if (!call.Binds(token)) return true;
         if (source == nullptr) return Covers(call.spans, begin + from, begin + to);
         return Covers(call.spans, begin + (*source)[from], begin + (*source)[to]);
       },
@@ -356,7 +363,7 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, const EncodeOption
   if (options.add_special_tokens) ids = impl_->spec.prefix_ids;
   std::unique_ptr<Scratch> scratch = impl_->Borrow();
   scratch->bpe.Prepare(text.size());
-  impl_->EncodeText(text, {spans, options.spans_only, scratch.get(), &ids});
+  impl_->EncodeText(text, {spans, options.spans_only, options.bound, scratch.get(), &ids});
   impl_->Return(std::move(scratch));
   if (options.add_special_tokens) {
     ids.insert(ids.end(), impl_->spec.suffix_ids.begin(), impl_->spec.suffix_ids.end());

@@ -28,6 +28,8 @@ struct EncodeOptions {
   // are recognised only where one span holds them entirely; otherwise everywhere. Spans are
   // sorted and disjoint. Other added tokens are plain vocabulary and always recognised.
   bool spans_only = false;
+  // Which added tokens `spans_only` binds: the control tokens, or every one.
+  enum class Bound { kControl, kEveryAdded } bound = Bound::kControl;
   std::span<const TrustedSpan> spans;
 };
 
