@@ -68,8 +68,8 @@ struct Checkpoint::Impl {
   ModelConfig config;
   Json config_json;
   std::string directory;
-  std::unique_ptr<TensorFile> file;
-  const GgufFile* gguf = nullptr;  // file, when it is one
+  std::shared_ptr<TensorFile> file;  // shared with models that keep tables in it
+  const GgufFile* gguf = nullptr;    // file, when it is one
   std::array<const TensorView*, kNumTensorRoles> whole{};
   std::vector<std::array<const TensorView*, kNumTensorRoles>> layers;
   std::map<std::pair<int, int>, std::vector<TensorView>> experts;  // (role, layer)
@@ -412,6 +412,7 @@ const ModelConfig& Checkpoint::config() const { return impl_->config; }
 const Json& Checkpoint::config_json() const { return impl_->config_json; }
 const std::string& Checkpoint::directory() const { return impl_->directory; }
 const TensorFile& Checkpoint::file() const { return *impl_->file; }
+std::shared_ptr<const TensorFile> Checkpoint::shared_file() const { return impl_->file; }
 CheckpointFormat Checkpoint::format() const { return impl_->format; }
 const std::string& Checkpoint::path() const { return impl_->path; }
 const GgufMetadata* Checkpoint::gguf_metadata() const {

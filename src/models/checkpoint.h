@@ -74,6 +74,8 @@ class Checkpoint {
   // The directory of config.json and its neighbours (side files); empty for GGUF.
   const std::string& directory() const;
   const TensorFile& file() const;
+  // The same, for a model that reads rows from it as long as it runs (it shares the mapping).
+  std::shared_ptr<const TensorFile> shared_file() const;
   CheckpointFormat format() const;
   const std::string& path() const;
 
