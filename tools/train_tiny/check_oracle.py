@@ -1,6 +1,7 @@
 """Compares the PyTorch model with the NumPy reference on random weights: logits of a whole prompt,
 draft tokens, draft logits and confidences.
   python3 check_oracle.py --oracle PATH/oracle_v41.py [--checkpoint DIR]"""
+
 import argparse
 import importlib.util
 import json
@@ -20,18 +21,25 @@ import ops
 def random_model(seed):
     tokenizer = plain_tokenizer()
     side = sidecar(CHECK, tokenizer)
-    c = Config(dict(CHECK, engram_num_embeddings=side['rows'],
-                    engram_compressed_vocab_size=side['compressed_vocab_size']))
+    c = Config(
+        dict(
+            CHECK,
+            engram_num_embeddings=side['rows'],
+            engram_compressed_vocab_size=side['compressed_vocab_size'],
+        )
+    )
     model = Model(c, side['rows'], torch.float32, seed)
     g = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for n, p in [*model.p.named_parameters(), *model.p.named_buffers()]:
             if 'norm' in n or n in ('eq', 'ek'):
-                p.copy_(torch.rand(p.shape, generator=g) + .5)
+                p.copy_(torch.rand(p.shape, generator=g) + 0.5)
             elif n in ('sink', 'base', 'bias', 'dbias', 'conf'):
-                p.copy_(torch.randn(p.shape, generator=g) * (.3 if 'bias' in n or n == 'conf' else 1))
+                p.copy_(
+                    torch.randn(p.shape, generator=g) * (0.3 if 'bias' in n or n == 'conf' else 1)
+                )
             elif n == 'scale':
-                p.copy_(torch.rand(p.shape, generator=g) + .3)
+                p.copy_(torch.rand(p.shape, generator=g) + 0.3)
             elif n in ('head', 'mhead', 'embed'):
                 p.mul_(3)
     return model, side, tokenizer
@@ -73,14 +81,16 @@ def main():
             ours, drafts = run(model, side, ids, at)
             state, theirs = ref.prefill(ids)
             gap = np.abs(ours - theirs['logits']).max(-1)
-            state, _ = ref.prefill(ids[:at + 1])
+            state, _ = ref.prefill(ids[: at + 1])
             tokens, conf, tops = ref.draft(state, ids[at + 1])
             # One flipped FP4 code or selection moves a row by far more than rounding does.
-            print(f'seed {seed}: logits gap median {np.median(gap):.1e} max {gap.max():.1e}, '
-                  f'{(gap < 1e-3).sum()} of {T} rows below 1e-3; drafts equal '
-                  f'{tokens == [d[0] for d in drafts]}, confidence gap '
-                  f'{max(abs(a - d[1]) for a, d in zip(conf, drafts)):.1e}, top logit gap '
-                  f'{max(abs(a - d[2]) for a, d in zip(tops, drafts)):.1e}')
+            print(
+                f'seed {seed}: logits gap median {np.median(gap):.1e} max {gap.max():.1e}, '
+                f'{(gap < 1e-3).sum()} of {T} rows below 1e-3; drafts equal '
+                f'{tokens == [d[0] for d in drafts]}, confidence gap '
+                f'{max(abs(a - d[1]) for a, d in zip(conf, drafts)):.1e}, top logit gap '
+                f'{max(abs(a - d[2]) for a, d in zip(tops, drafts)):.1e}'
+            )
             worst = max(worst, float(np.median(gap)))
     raise SystemExit(worst > 1e-3)
 

@@ -2,6 +2,7 @@
   python3 data.py --text DIR --written FILE.jsonl --out DIR [--vocab 4096]
 reads the corpora (names below, plain or .xz) and the written documents, trains the tokenizer, and
 stores tokens.pt: one stream per source, document starts, and a held-out part of each."""
+
 import argparse
 import json
 import lzma
@@ -18,16 +19,30 @@ from config import BOS, EOS, SPECIALS, TINY_V41
 from engram import byte_alphabet, sidecar
 
 # The split of the V3 and V4 tokenizers: digits by three, CJK runs, then words and punctuation.
-SPLITS = [r'\p{N}{1,3}', '[一-龥\u3040-ゟ゠-ヿ]+',
-          '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+'
-          '| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+']
+SPLITS = [
+    r'\p{N}{1,3}',
+    '[一-龥\u3040-ゟ゠-ヿ]+',
+    '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+'
+    '|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+'
+    '| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+',
+]
 # Share of training windows per source (those that exist are scaled to one).
 SHARES = dict(story=0.58, question=0.13, chat=0.08, speeches=0.11, shakespeare=0.03, maths=0.07)
 
 
 def added_tokens():
-    return [dict(id=i, content=s, single_word=False, lstrip=False, rstrip=False, normalized=False,
-                 special=s != '<｜deepseek_image｜>') for i, s in enumerate(SPECIALS)]
+    return [
+        dict(
+            id=i,
+            content=s,
+            single_word=False,
+            lstrip=False,
+            rstrip=False,
+            normalized=False,
+            special=s != '<｜deepseek_image｜>',
+        )
+        for i, s in enumerate(SPECIALS)
+    ]
 
 
 def plain_tokenizer():
@@ -36,9 +51,17 @@ def plain_tokenizer():
     for ch in sorted(byte_alphabet()):
         vocab[ch] = len(vocab)
     level = dict(type='ByteLevel', add_prefix_space=False, trim_offsets=True, use_regex=True)
-    return dict(version='1.0', truncation=None, padding=None, added_tokens=added_tokens(),
-                normalizer=None, pre_tokenizer=level, decoder=level, post_processor=None,
-                model=dict(type='BPE', vocab=vocab, merges=[]))
+    return dict(
+        version='1.0',
+        truncation=None,
+        padding=None,
+        added_tokens=added_tokens(),
+        normalizer=None,
+        pre_tokenizer=level,
+        decoder=level,
+        post_processor=None,
+        model=dict(type='BPE', vocab=vocab, merges=[]),
+    )
 
 
 def conversation(user, answer):
@@ -80,7 +103,7 @@ def documents(folder, written):
         j = json.loads(line)
         text = j['text']
         # Half of the stories stand alone, so that a bare opening is continued.
-        if j['kind'] != 'story' or rng.random() < .5:
+        if j['kind'] != 'story' or rng.random() < 0.5:
             text = conversation(j['prompt'], text)
         docs.setdefault(j['kind'], []).append(text)
     for d in docs.values():
@@ -99,13 +122,22 @@ def train_tokenizer(docs, vocab):
     rng.shuffle(texts)
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(p), 'isolated') for p in SPLITS] +
-        [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        [pre_tokenizers.Split(Regex(p), 'isolated') for p in SPLITS]
+        + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     t.decoder = decoders.ByteLevel()
-    special = [AddedToken(s, normalized=False, special=s != '<｜deepseek_image｜>') for s in SPECIALS]
-    t.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=special, show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    special = [
+        AddedToken(s, normalized=False, special=s != '<｜deepseek_image｜>') for s in SPECIALS
+    ]
+    t.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=special,
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
     j = json.loads(t.to_str())
     j['added_tokens'] = added_tokens()
     assert t.get_vocab_size() == vocab, t.get_vocab_size()
@@ -114,8 +146,10 @@ def train_tokenizer(docs, vocab):
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument('--text', required=True), ap.add_argument('--written')
-    ap.add_argument('--out', required=True), ap.add_argument('--vocab', type=int, default=4096)
+    ap.add_argument('--text', required=True)
+    ap.add_argument('--written')
+    ap.add_argument('--out', required=True)
+    ap.add_argument('--vocab', type=int, default=4096)
     args = ap.parse_args()
     start, rng = time.time(), np.random.default_rng(5)
     docs = documents(args.text, args.written)
@@ -135,16 +169,24 @@ def main():
             else:
                 out[kind] = (flat, starts)
         chars = sum(map(len, d))
-        print(f'{kind}: {len(d)} documents, {chars} characters, {len(out[kind][0])} tokens, '
-              f'{chars / sum(map(len, ids)):.2f} characters a token', flush=True)
-    torch.save(dict(train=out, held=held, tokenizer=text, side=side,
-                    shares={k: SHARES[k] for k in out}), os.path.join(args.out, 'tokens.pt'))
+        print(
+            f'{kind}: {len(d)} documents, {chars} characters, {len(out[kind][0])} tokens, '
+            f'{chars / sum(map(len, ids)):.2f} characters a token',
+            flush=True,
+        )
+    torch.save(
+        dict(train=out, held=held, tokenizer=text, side=side, shares={k: SHARES[k] for k in out}),
+        os.path.join(args.out, 'tokens.pt'),
+    )
     with open(os.path.join(args.out, 'heldout.txt'), 'w', encoding='utf-8') as f:
         for kind, d in docs.items():
-            for t in d[:max(1, len(d) // 50)][:40]:
+            for t in d[: max(1, len(d) // 50)][:40]:
                 f.write(json.dumps(dict(kind=kind, text=t), ensure_ascii=False) + '\n')
-    print(f'data after {time.time() - start:.1f} s; Engram rows {side["rows"]}, compressed '
-          f'vocabulary {side["compressed_vocab_size"]}', flush=True)
+    print(
+        f'data after {time.time() - start:.1f} s; Engram rows {side["rows"]}, compressed '
+        f'vocabulary {side["compressed_vocab_size"]}',
+        flush=True,
+    )
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
-"""Engram: the compressed token map, the hash constants (the engram.json sidecar) and the row ids."""
+"""Engram: compressed token map, hash constants (the engram.json sidecar) and row ids."""
+
 import math
 import unicodedata
 
@@ -66,18 +67,26 @@ def sidecar(config, tokenizer):
     at = config['engram_vocab_size'] - 1
     for layer in config['engram_layer_ids']:
         v = np.random.default_rng(10007 * layer).integers(
-            0, bound, size=config['engram_max_ngram_size'], dtype=np.int64)
+            0, bound, size=config['engram_max_ngram_size'], dtype=np.int64
+        )
         multipliers.append([int(a) * 2 + 1 for a in v])
         flat = []
         while len(flat) < orders * heads:
             at += 1
             if is_prime(at):
                 flat.append(at)
-        primes.append([flat[i:i + heads] for i in range(0, len(flat), heads)])
+        primes.append([flat[i : i + heads] for i in range(0, len(flat), heads)])
         offsets.append([sum(flat[:i]) for i in range(len(flat))])
-    return dict(compressed_vocab_size=count, pad=tmap[config['engram_pad_token_id']],
-                token_map=tmap, layer_ids=config['engram_layer_ids'], multipliers=multipliers,
-                primes=primes, offsets=offsets, rows=[sum(sum(p) for p in pr) for pr in primes])
+    return dict(
+        compressed_vocab_size=count,
+        pad=tmap[config['engram_pad_token_id']],
+        token_map=tmap,
+        layer_ids=config['engram_layer_ids'],
+        multipliers=multipliers,
+        primes=primes,
+        offsets=offsets,
+        rows=[sum(sum(p) for p in pr) for pr in primes],
+    )
 
 
 class Hasher:

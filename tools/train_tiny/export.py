@@ -1,5 +1,6 @@
 """Writes a trained model in the released V4.1 format: safetensors shards and index, config.json,
 engram.json and the tokenizer files."""
+
 import json
 import struct
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from config import checkpoint_config
 from quant import fp4_scale, fp8_scale, round_e2m1
 
-E2M1 = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6])
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 class Writer:
@@ -17,7 +18,11 @@ class Writer:
         self.tensors = {}
 
     def put(self, name, dtype, t):
-        self.tensors[name] = (dtype, list(t.shape), t.contiguous().view(torch.uint8).numpy().tobytes())
+        self.tensors[name] = (
+            dtype,
+            list(t.shape),
+            t.contiguous().view(torch.uint8).numpy().tobytes(),
+        )
 
     def f32(self, name, t):
         self.put(name, 'F32', t.float())
@@ -61,7 +66,9 @@ class Writer:
                 head[name] = dict(dtype=dtype, shape=shape, data_offsets=[at, at + len(data)])
                 at += len(data)
                 files[name] = file
-            text = json.dumps({'__metadata__': {'format': 'pt'}, **head}, separators=(',', ':')).encode()
+            text = json.dumps(
+                {'__metadata__': {'format': 'pt'}, **head}, separators=(',', ':')
+            ).encode()
             text += b' ' * (-len(text) % 8)
             with open(folder / file, 'wb') as f:
                 f.write(struct.pack('<Q', len(text)) + text)
@@ -77,7 +84,8 @@ class Writer:
 def tensors(model):
     c, L, w = model.c, model.c.layers, Writer()
     p = {n: t.detach().cpu() for n, t in [*model.p.named_parameters(), *model.p.named_buffers()]}
-    w.bf16('embed.weight', p['embed']), w.bf16('head.weight', p['head'])
+    w.bf16('embed.weight', p['embed'])
+    w.bf16('head.weight', p['head'])
     w.bf16('norm.weight', p['norm'])
     for i in range(L + c.drafts):
         q = f'layers.{i}.' if i < L else f'mtp.{i - L}.'
@@ -89,11 +97,13 @@ def tensors(model):
         a, f = q + 'attn.', q + 'ffn.'
         for name in ('wq_a', 'wq_b', 'wkv', 'wo_a', 'wo_b'):
             w.fp8(a + name, p[name][i])
-        w.bf16(a + 'q_norm.weight', p['q_norm'][i]), w.bf16(a + 'kv_norm.weight', p['kv_norm'][i])
+        w.bf16(a + 'q_norm.weight', p['q_norm'][i])
+        w.bf16(a + 'kv_norm.weight', p['kv_norm'][i])
         w.f32(a + 'attn_sink', p['sink'][i])
         d, j = ('', i) if i < L else ('d', i - L)
         w.bf16(f + 'gate.weight', p[d + 'gate'][j])
-        w.f32(f + 'gate.bias', p[d + 'bias'][j]), w.f32(f + 'gate.bias_vl', p[d + 'bias'][j])
+        w.f32(f + 'gate.bias', p[d + 'bias'][j])
+        w.f32(f + 'gate.bias_vl', p[d + 'bias'][j])
         for n in ('1', '2', '3'):
             w.fp8(f + 'shared_experts.w' + n, p['s' + n][i])
             for e, t in enumerate(p[d + 'w' + n][j]):
@@ -106,16 +116,21 @@ def tensors(model):
         if c.ratio[layer] > 1:
             w.bf16(a + 'compressor.wgate.weight', p['cwgate'][pooled])
             pooled += 1
-        w.bf16(a + 'indexer.wk.weight', p['iwk'][i]), w.bf16(a + 'indexer.k_norm.weight', p['ik_norm'][i])
+        w.bf16(a + 'indexer.wk.weight', p['iwk'][i])
+        w.bf16(a + 'indexer.k_norm.weight', p['ik_norm'][i])
     for i, layer in enumerate(c.index_source_layer_ids):
         a = f'layers.{layer}.attn.indexer.'
-        w.fp8(a + 'wq_b', p['iwq_b'][i]), w.bf16(a + 'weights_proj.weight', p['iwp'][i])
+        w.fp8(a + 'wq_b', p['iwq_b'][i])
+        w.bf16(a + 'weights_proj.weight', p['iwp'][i])
     for i, layer in enumerate(c.engram_layer_ids):
         q = f'layers.{layer}.engram.'
-        w.fp8(q + 'embed', p[f'tables.{i}'], rows=1), w.fp8(q + 'wkv', p['ewkv'][i])
-        w.bf16(q + 'q_weight', p['eq'][i]), w.bf16(q + 'k_weight', p['ek'][i])
+        w.fp8(q + 'embed', p[f'tables.{i}'], rows=1)
+        w.fp8(q + 'wkv', p['ewkv'][i])
+        w.bf16(q + 'q_weight', p['eq'][i])
+        w.bf16(q + 'k_weight', p['ek'][i])
     last = f'mtp.{c.drafts - 1}.'
-    w.fp8('mtp.0.main_proj', p['main_proj']), w.bf16('mtp.0.main_norm.weight', p['main_norm'])
+    w.fp8('mtp.0.main_proj', p['main_proj'])
+    w.bf16('mtp.0.main_norm.weight', p['main_norm'])
     w.bf16(last + 'norm.weight', p['dnorm'])
     w.bf16(last + 'markov_head.embed.weight', p['membed'])
     w.bf16(last + 'markov_head.head.weight', p['mhead'])
@@ -127,14 +142,27 @@ def export(model, folder, side, tokenizer=None, shard_bytes=12 << 20):
     """tokenizer: tokenizer.json as text.  Returns the bytes of the tensors."""
     total = tensors(model).save(folder, shard_bytes)
     folder = Path(folder)
-    text = dict(model.c.values, engram_num_embeddings=side['rows'],
-                engram_compressed_vocab_size=side['compressed_vocab_size'])
+    text = dict(
+        model.c.values,
+        engram_num_embeddings=side['rows'],
+        engram_compressed_vocab_size=side['compressed_vocab_size'],
+    )
     (folder / 'config.json').write_text(json.dumps(checkpoint_config(text), indent=1) + '\n')
     (folder / 'engram.json').write_text(json.dumps(side, separators=(',', ':')) + '\n')
     if tokenizer:
         (folder / 'tokenizer.json').write_text(tokenizer)
-        (folder / 'tokenizer_config.json').write_text(json.dumps(dict(
-            tokenizer_class='PreTrainedTokenizerFast', add_bos_token=False,
-            bos_token='<｜begin▁of▁sentence｜>', eos_token='<｜end▁of▁sentence｜>',
-            pad_token='<｜▁pad▁｜>'), ensure_ascii=False, indent=1) + '\n')
+        (folder / 'tokenizer_config.json').write_text(
+            json.dumps(
+                dict(
+                    tokenizer_class='PreTrainedTokenizerFast',
+                    add_bos_token=False,
+                    bos_token='<｜begin▁of▁sentence｜>',
+                    eos_token='<｜end▁of▁sentence｜>',
+                    pad_token='<｜▁pad▁｜>',
+                ),
+                ensure_ascii=False,
+                indent=1,
+            )
+            + '\n'
+        )
     return total

@@ -1,8 +1,10 @@
 """Lets SmolLM2-135M-Instruct write the stories, questions and answers that the small model learns
 from.  Reads the GGUF file itself (Q4_1, Q8_0, F32), decodes thousands of sequences side by side.
   python3 generate_text.py --model smollm2.gguf --out text.jsonl --seconds 100"""
+
 import argparse
 import json
+import math
 import mmap
 import random
 import struct
@@ -11,16 +13,29 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from engram import byte_alphabet
 from prompts import draw, writer_message
 
-END = 2                                       # <|im_end|>
+END = 2  # <|im_end|>
 
 
 class Gguf:
-    SCALARS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q', 12: 'd'}
+    SCALARS = {
+        0: 'B',
+        1: 'b',
+        2: 'H',
+        3: 'h',
+        4: 'I',
+        5: 'i',
+        6: 'f',
+        7: '?',
+        10: 'Q',
+        11: 'q',
+        12: 'd',
+    }
 
     def __init__(self, path):
         with open(path, 'rb') as f:
@@ -42,14 +57,14 @@ class Gguf:
         self.base = -(-self.at // align) * align
 
     def one(self, fmt):
-        v, = struct.unpack_from('<' + fmt, self.data, self.at)
+        (v,) = struct.unpack_from('<' + fmt, self.data, self.at)
         self.at += struct.calcsize('<' + fmt)
         return v
 
     def text(self):
         n = self.one('Q')
         self.at += n
-        return self.data[self.at - n:self.at].decode('utf-8', 'replace')
+        return self.data[self.at - n : self.at].decode('utf-8', 'replace')
 
     def value(self, kind):
         if kind == 8:
@@ -64,7 +79,10 @@ class Gguf:
         n, at = int(np.prod(shape)), self.base + at
         if kind == 0:
             return torch.from_numpy(np.frombuffer(self.data, '<f4', n, at).copy()).view(shape)
-        fields = {3: [('d', '<f2'), ('m', '<f2'), ('q', 'u1', 16)], 8: [('d', '<f2'), ('q', 'i1', 32)]}
+        fields = {
+            3: [('d', '<f2'), ('m', '<f2'), ('q', 'u1', 16)],
+            8: [('d', '<f2'), ('q', 'i1', 32)],
+        }
         b = np.frombuffer(self.data, fields[kind], n // 32, at)
         if kind == 8:
             v = b['d'].astype('f4')[:, None] * b['q']
@@ -96,7 +114,7 @@ def after_attention(x, o, wo, w, up, down):
 
 def sample(x, w, embed, temperature, min_p):
     z = (norm(x, w) @ embed.T).float()
-    floor = z.amax(-1, keepdim=True) + temperature * np.log(min_p)
+    floor = z.amax(-1, keepdim=True) + temperature * math.log(min_p)
     noise = -torch.log(-torch.log(torch.rand_like(z).clamp(1e-20, 1 - 1e-7)))
     return torch.where(z < floor, -1e30, z / temperature + noise).argmax(-1)
 
@@ -108,14 +126,23 @@ class Writer:
         for i in range(gguf.meta['llama.block_count']):
             p = f'blk.{i}.'
             m = lambda *names: torch.cat([get(p + n + '.weight') for n in names]).to(dtype)
-            self.layers.append((get(p + 'attn_norm.weight'), m('attn_q', 'attn_k', 'attn_v'),
-                                m('attn_output'), get(p + 'ffn_norm.weight'),
-                                m('ffn_gate', 'ffn_up'), m('ffn_down')))
+            self.layers.append(
+                (
+                    get(p + 'attn_norm.weight'),
+                    m('attn_q', 'attn_k', 'attn_v'),
+                    m('attn_output'),
+                    get(p + 'ffn_norm.weight'),
+                    m('ffn_gate', 'ffn_up'),
+                    m('ffn_down'),
+                )
+            )
         self.embed, self.norm = get('token_embd.weight').to(dtype), get('output_norm.weight')
         self.freq = float(gguf.meta['llama.rope.freq_base']) ** (-torch.arange(0, 64, 2) / 64)
         self.device, self.dtype = device, dtype
         wrap = (lambda f: torch.compile(f, dynamic=False)) if compile else (lambda f: f)
-        self.before, self.after, self.sample = map(wrap, (before_attention, after_attention, sample))
+        self.before, self.after, self.sample = map(
+            wrap, (before_attention, after_attention, sample)
+        )
 
     @torch.no_grad()
     def write(self, prompts, length, temperature, min_p):
@@ -124,10 +151,12 @@ class Writer:
         B, dev = len(prompts), self.device
         forced = torch.full((B, length), -1)
         for i, p in enumerate(prompts):
-            forced[i, :len(p)] = torch.tensor(p)
+            forced[i, : len(p)] = torch.tensor(p)
         forced, out = forced.to(dev), torch.zeros(B, length, dtype=torch.int64, device=dev)
-        keys, values = (torch.empty(len(self.layers), B, 3, length, 64, dtype=self.dtype, device=dev)
-                        for _ in range(2))
+        keys, values = (
+            torch.empty(len(self.layers), B, 3, length, 64, dtype=self.dtype, device=dev)
+            for _ in range(2)
+        )
         angle = torch.arange(length)[:, None].float() * self.freq
         cos, sin = angle.cos().to(dev), angle.sin().to(dev)
         done, token = torch.zeros(B, dtype=torch.bool, device=dev), forced[:, 0]
@@ -137,7 +166,9 @@ class Writer:
             for i, (w1, qkv, wo, w2, up, down) in enumerate(self.layers):
                 q, k, v = self.before(x, w1, qkv, cos[t], sin[t])
                 keys[i, :, :, t], values[i, :, :, t] = k, v
-                o = F.scaled_dot_product_attention(q, keys[i, :, :, :t + 1], values[i, :, :, :t + 1])
+                o = F.scaled_dot_product_attention(
+                    q, keys[i, :, :, : t + 1], values[i, :, :, : t + 1]
+                )
                 x = self.after(x, o, wo, w2, up, down)
             token = self.sample(x, self.norm, self.embed, temperature, min_p)
             token = torch.where(forced[:, t + 1] >= 0, forced[:, t + 1], token)
@@ -152,32 +183,47 @@ def tokenizer(meta):
     vocab = {s: i for i, s in enumerate(meta['tokenizer.ggml.tokens'])}
     merges = [tuple(m.split(' ', 1)) for m in meta['tokenizer.ggml.merges']]
     t = Tokenizer(models.BPE(vocab, merges))
-    t.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(r'\p{N}'), 'isolated'),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    t.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r'\p{N}'), 'isolated'),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
     return t
 
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument('--model', required=True), ap.add_argument('--out', required=True)
-    ap.add_argument('--seconds', type=float, default=100), ap.add_argument('--batch', type=int, default=4096)
-    ap.add_argument('--length', type=int, default=420), ap.add_argument('--seed', type=int, default=0)
+    ap.add_argument('--model', required=True)
+    ap.add_argument('--out', required=True)
+    ap.add_argument('--seconds', type=float, default=100)
+    ap.add_argument('--batch', type=int, default=4096)
+    ap.add_argument('--length', type=int, default=420)
+    ap.add_argument('--seed', type=int, default=0)
     ap.add_argument('--rounds', type=int, default=1000)
-    ap.add_argument('--temperature', type=float, default=0.8), ap.add_argument('--min-p', type=float, default=0.08)
+    ap.add_argument('--temperature', type=float, default=0.7)
+    ap.add_argument('--min-p', type=float, default=0.1)
     args = ap.parse_args()
     start = time.time()
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
     cuda = torch.cuda.is_available()
     gguf = Gguf(args.model)
-    writer = Writer(gguf, 'cuda' if cuda else 'cpu', torch.bfloat16 if cuda else torch.float32, cuda)
+    writer = Writer(
+        gguf, 'cuda' if cuda else 'cpu', torch.bfloat16 if cuda else torch.float32, cuda
+    )
     enc = tokenizer(gguf.meta)
     alphabet = byte_alphabet()
     spell = [bytes(alphabet.get(ch, 32) for ch in s) for s in gguf.meta['tokenizer.ggml.tokens']]
     ids = lambda s: enc.encode(s).ids
-    system = [1] + ids('system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face') \
-        + [END] + ids('\n') + [1] + ids('user\n')
+    system = (
+        [1]
+        + ids('system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face')
+        + [END]
+        + ids('\n')
+        + [1]
+        + ids('user\n')
+    )
     between = [END] + ids('\n') + [1] + ids('assistant\n')
     documents, tokens, spent = 0, 0, 0.0
     print(f'ready after {time.time() - start:.1f} s', flush=True)
@@ -190,17 +236,24 @@ def main():
             texts = enc.encode_batch([writer_message(k, u) for k, u, _ in drawn])
             opens = enc.encode_batch([o.rstrip() for _, _, o in drawn])
             prompts = [system + t.ids + between + o.ids for t, o in zip(texts, opens)]
-            result = writer.write(prompts, args.length, args.temperature, args.min_p)
+            # Other backends may plan anew for every length.
+            with sdpa_kernel(
+                [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+            ):
+                result = writer.write(prompts, args.length, args.temperature, args.min_p)
             for (kind, user, opening), p, row in zip(drawn, prompts, result):
-                row = row[len(p):].tolist()
+                row = row[len(p) :].tolist()
                 ended = END in row
-                row = row[:row.index(END)] if ended else row
+                row = row[: row.index(END)] if ended else row
                 text = b''.join(spell[t] for t in row).decode('utf-8', 'ignore')
                 if not ended:
-                    text = text[:max(text.rfind(ch) for ch in '.!?') + 1]
+                    text = text[: max(text.rfind(ch) for ch in '.!?') + 1]
                 text = (opening.rstrip() + text).strip()
                 if len(text) > 20 and (ended or kind == 'story'):
-                    f.write(json.dumps(dict(kind=kind, prompt=user, text=text), ensure_ascii=False) + '\n')
+                    f.write(
+                        json.dumps(dict(kind=kind, prompt=user, text=text), ensure_ascii=False)
+                        + '\n'
+                    )
                     documents, tokens = documents + 1, tokens + len(row)
             f.flush()
             spent = time.time() - begin

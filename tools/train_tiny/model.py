@@ -1,6 +1,7 @@
 """DeepSeek-V4.1 in PyTorch for training: whole sequences, dense masks, every quantizer of the
 released format as a straight-through function.  Parameters of one kind are stacked over layers,
 so that quantizing and optimizing them takes one operation each."""
+
 import math
 
 import torch
@@ -52,14 +53,19 @@ class Parameters(nn.Module):
         self.sink = flat(N, H, value=0.0)
         self.gate, self.dgate = fan(L, E, D), fan(M, Ed, D)
         self.w1, self.w3, self.w2 = fan(L, E, I, D), fan(L, E, I, D), fan(L, E, D, I, gain=0.5)
-        self.dw1, self.dw3, self.dw2 = fan(M, Ed, I, D), fan(M, Ed, I, D), fan(M, Ed, D, I, gain=0.5)
+        self.dw1, self.dw3, self.dw2 = (
+            fan(M, Ed, I, D),
+            fan(M, Ed, I, D),
+            fan(M, Ed, D, I, gain=0.5),
+        )
         self.s1, self.s3, self.s2 = fan(N, I, D), fan(N, I, D), fan(N, D, I, gain=0.5)
         self.cwkv, self.cnorm = fan(S, d, D), flat(S, d)
         self.cwgate = fan(pooled, d, D, gain=0.5)
         self.iwk, self.ik_norm = fan(S, di, d), flat(S, di)
         self.iwq_b, self.iwp = fan(X, c.index_n_heads * di, ql), fan(X, c.index_n_heads, D)
         self.tables = nn.ParameterList(
-            flat(n, c.engram_head_dim, value=0.0, spread=0.5) for n in engram_rows)
+            flat(n, c.engram_head_dim, value=0.0, spread=0.5) for n in engram_rows
+        )
         self.ewkv = fan(G, 5 * D, cols, gain=0.3)
         self.eq, self.ek = flat(G, 4, D), flat(G, 4, D)
         self.main_proj, self.main_norm, self.dnorm = fan(D, 3 * D), flat(D), flat(D)
@@ -79,7 +85,9 @@ def prepare(p, tables, mix, dtype):
         elif name in Parameters.FP8:
             q[name] = weight_fp8(w, mix, dtype)
         elif name in Parameters.F32 or name == 'embed' or name == 'membed':
-            q[name] = (w + mix * (w.detach().bfloat16().float() - w.detach())) if 'embed' in name else w
+            q[name] = (
+                (w + mix * (w.detach().bfloat16().float() - w.detach())) if 'embed' in name else w
+            )
         else:
             q[name] = (w + mix * (w.detach().bfloat16().float() - w.detach())).to(dtype)
     L = q['w1'].shape[0]
@@ -102,7 +110,9 @@ class Model(nn.Module):
         p = {n: w for n, w in self.p.named_parameters() if not n.startswith('tables.')}
         q, tables = prepare(p, list(self.p.tables), mix, self.dtype)
         w = {n: (t.unbind(0) if t.dim() > 1 and n not in WHOLE else t) for n, t in q.items()}
-        w['fn'], w['base'], w['scale'] = ([s.unbind(0) for s in w[n]] for n in ('fn', 'base', 'scale'))
+        w['fn'], w['base'], w['scale'] = (
+            [s.unbind(0) for s in w[n]] for n in ('fn', 'base', 'scale')
+        )
         w['tables'] = tables
         return w
 
@@ -114,11 +124,14 @@ class Model(nn.Module):
         f = float(base) ** (-torch.arange(0, r, 2, dtype=torch.float64) / r)
         if kind == 'compress':
             sc = c.rope_scaling
-            at = lambda b: r * math.log(sc['original_max_position_embeddings'] / (b * 2 * math.pi)) \
+            at = (
+                lambda b: r
+                * math.log(sc['original_max_position_embeddings'] / (b * 2 * math.pi))
                 / (2 * math.log(base))
+            )
             lo = max(math.floor(at(sc['beta_fast'])), 0)
             hi = min(math.ceil(at(sc['beta_slow'])), r - 1)
-            ramp = ((torch.arange(r // 2) - lo) / max(hi - lo, .001)).clamp(0, 1)
+            ramp = ((torch.arange(r // 2) - lo) / max(hi - lo, 0.001)).clamp(0, 1)
             f = f / sc['factor'] * ramp + f * (1 - ramp)
         angle = (positions.cpu().float()[..., None] * f.float()).double()
         return angle.cos().float().to(positions.device), angle.sin().float().to(positions.device)
@@ -134,7 +147,7 @@ class Model(nn.Module):
                 at = torch.arange(0, T - R + 1, R, device=device)
                 k['seen', R] = torch.arange(T // R, device=device) < (i + 1) // R
                 k['entry', R] = self.rope_table('compress', at)
-                k['last', R] = ((i + 1) // R - 1)
+                k['last', R] = (i + 1) // R - 1
             k['compress'] = self.rope_table('compress', torch.arange(T, device=device))
             # Draft blocks reach past the sequence.
             k['ahead'] = self.rope_table('main', torch.arange(T + 8, device=device))
@@ -151,10 +164,11 @@ class Model(nn.Module):
             blocks = torch.nn.functional.pad(s, (0, -s.shape[-1] % n), value=ops.FAR)
             blocks = blocks.unflatten(-1, (-1, n)).amax(-1)
             own = torch.arange(blocks.shape[-1], device=s.device) == k['last', R] // n
-            blocks = torch.where(own & (k['last', R] >= 0), 1e20 if exact else
-                                 blocks.amax(-1, keepdim=True), blocks)
+            blocks = torch.where(
+                own & (k['last', R] >= 0), 1e20 if exact else blocks.amax(-1, keepdim=True), blocks
+            )
             pool = top(blocks, c.candidate_topk_blocks)
-            state['pool'] = pool.repeat_interleave(n, -1)[..., :s.shape[-1]]
+            state['pool'] = pool.repeat_interleave(n, -1)[..., : s.shape[-1]]
         elif layer > c.candidate_source_layer_id and 'pool' in state:
             s = torch.where(state['pool'], s, ops.FAR)
         return top(s, c.index_topk)
@@ -162,29 +176,50 @@ class Model(nn.Module):
     def attention(self, layer, u, w, state, k, exact):
         c, R = self.c, self.c.ratio[layer]
         cos, sin = k['compress' if R else 'main']
-        qr, q, kv = ops.qkv(u, w['wq_a'][layer], w['q_norm'][layer], w['wq_b'][layer],
-                            w['wkv'][layer], w['kv_norm'][layer], cos, sin, c.num_attention_heads)
+        qr, q, kv = ops.qkv(
+            u,
+            w['wq_a'][layer],
+            w['q_norm'][layer],
+            w['wq_b'][layer],
+            w['wkv'][layer],
+            w['kv_norm'][layer],
+            cos,
+            sin,
+            c.num_attention_heads,
+        )
         sink, W = w['sink'][layer], c.sliding_window
         if R == 0:
             o = ops.attend_window(q, kv, sink, k['near'], W)
         else:
             if layer in c.kv_source_layer_ids:
                 i = c.kv_source_layer_ids.index(layer)
-                gate = w['cwgate'][sum(c.ratio[s] > 1 for s in c.kv_source_layer_ids[:i])] \
-                    if R > 1 else None
+                gate = (
+                    w['cwgate'][sum(c.ratio[s] > 1 for s in c.kv_source_layer_ids[:i])]
+                    if R > 1
+                    else None
+                )
                 state['main'], state['key'] = ops.publish(
-                    u[:, :u.shape[1] // R * R], w['cwkv'][i], gate, w['cnorm'][i], w['iwk'][i],
-                    w['ik_norm'][i], *k['entry', R])
+                    u[:, : u.shape[1] // R * R],
+                    w['cwkv'][i],
+                    gate,
+                    w['cnorm'][i],
+                    w['iwk'][i],
+                    w['ik_norm'][i],
+                    *k['entry', R]
+                )
             chooses = layer in c.index_source_layer_ids
             if chooses:
                 i = c.index_source_layer_ids.index(layer)
-                scores = ops.index_scores(u, qr, state['key'], w['iwq_b'][i], w['iwp'][i], cos, sin,
-                                          c.index_n_heads)
+                scores = ops.index_scores(
+                    u, qr, state['key'], w['iwq_b'][i], w['iwp'][i], cos, sin, c.index_n_heads
+                )
                 chosen = self.select(layer, scores, state, k, exact)
-                state['allow'] = torch.where(k['seen', R], torch.where(chosen, 0.0, state['far']),
-                                             ops.FAR).to(self.dtype)
-            o, target = ops.attend_both(q, kv, state['main'], state['allow'], sink, k['near'], W,
-                                        chooses and not exact)
+                state['allow'] = torch.where(
+                    k['seen', R], torch.where(chosen, 0.0, state['far']), ops.FAR
+                ).to(self.dtype)
+            o, target = ops.attend_both(
+                q, kv, state['main'], state['allow'], sink, k['near'], W, chooses and not exact
+            )
             if target is not None:
                 state['index_loss'] += ops.index_loss(scores, k['seen', R], target)
         return ops.out_proj(o, cos, sin, w['wo_a'][layer], w['wo_b'][layer], c.o_groups)
@@ -210,28 +245,51 @@ class Model(nn.Module):
                 taps.append(ops.stream_mean(x.detach()))
             follow = layer + 1 < c.layers and layer + 1 not in c.engram_layer_ids
             x, pre, u, n = self.block(
-                layer, x, pre, u, lambda v: self.attention(layer, v.view(B, T, -1), w, state, k,
-                                                           exact),
-                w, w['attn_norm'][layer + 1] if follow else None)
+                layer,
+                x,
+                pre,
+                u,
+                lambda v: self.attention(layer, v.view(B, T, -1), w, state, k, exact),
+                w,
+                w['attn_norm'][layer + 1] if follow else None,
+            )
             counts.append(n)
         h = ops.head_in(x, pre, w['norm'])[1]
-        return dict(h=h, taps=torch.cat(taps, -1).view(B, T, -1), counts=torch.stack(counts),
-                    index_loss=state['index_loss'])
+        return dict(
+            h=h,
+            taps=torch.cat(taps, -1).view(B, T, -1),
+            counts=torch.stack(counts),
+            index_loss=state['index_loss'],
+        )
 
     def block(self, i, x, pre, u, attend, w, next_norm):
         """One layer after its first collapse.  Layers past the backbone are draft layers."""
         c, L = self.c, self.c.layers
-        hc = lambda site: ops.mixes(x, w['fn'][site][i], w['base'][site][i], w['scale'][site][i],
-                                    c.hc_eps, c.hc_sinkhorn_iters)
+        hc = lambda site: ops.mixes(
+            x,
+            w['fn'][site][i],
+            w['base'][site][i],
+            w['scale'][site][i],
+            c.hc_eps,
+            c.hc_sinkhorn_iters,
+        )
         a_pre, a_post, a_comb = hc(0)
         y = attend(u)
         x, v = ops.expand_in(y, x, a_post, a_comb, a_pre, w['ffn_norm'][i])
         f_pre, f_post, f_comb = hc(1)
         d, j = ('d', i - L) if i >= L else ('', i)
-        z, n = ops.moe(v, w[d + 'gate'][j], getattr(self.p, d + 'bias')[j], w[d + 'u1'][j],
-                       w[d + 'u3'][j], w[d + 'u2'][j],
-                       c.dspark_num_experts_per_tok if d else c.num_experts_per_tok,
-                       c.moe_intermediate_size, c.swiglu_limit, c.routed_scaling_factor)
+        z, n = ops.moe(
+            v,
+            w[d + 'gate'][j],
+            getattr(self.p, d + 'bias')[j],
+            w[d + 'u1'][j],
+            w[d + 'u3'][j],
+            w[d + 'u2'][j],
+            c.dspark_num_experts_per_tok if d else c.num_experts_per_tok,
+            c.moe_intermediate_size,
+            c.swiglu_limit,
+            c.routed_scaling_factor,
+        )
         if next_norm is None:
             return ops.expand(z, x, f_post, f_comb), f_pre, None, n
         x, u = ops.expand_in(z, x, f_post, f_comb, f_pre, next_norm)
@@ -245,8 +303,9 @@ class Model(nn.Module):
         k, T = self.constants(ids.shape[1], ids.device), ids.shape[1]
         ctx = rms_linear(taps, w['main_proj'], w['main_norm'])
         t = torch.arange(T, device=ids.device)
-        allow = torch.where((t <= at[..., None]) & (t > at[..., None] - c.sliding_window), 0.0,
-                            ops.FAR).to(self.dtype)
+        allow = torch.where(
+            (t <= at[..., None]) & (t > at[..., None] - c.sliding_window), 0.0, ops.FAR
+        ).to(self.dtype)
         block = torch.full((B, A, K), c.dspark_noise_token_id, device=ids.device)
         block[..., 0] = torch.gather(ids, 1, at + 1)
         # The backbone owns the embedding; only the row of the noise token learns here.
@@ -265,13 +324,25 @@ class Model(nn.Module):
             rows = ops.kv_row(ctx, w['wkv'][i], w['kv_norm'][i], *k['main'])
 
             def attend(u):
-                _, q, kv = ops.qkv(u.view(B, A * K, -1), w['wq_a'][i], w['q_norm'][i], w['wq_b'][i],
-                                   w['wkv'][i], w['kv_norm'][i], cos, sin, c.num_attention_heads)
-                o = ops.attend_draft(q.unflatten(1, (A, K)), rows, allow, kv.unflatten(1, (A, K)),
-                                     w['sink'][i])
+                _, q, kv = ops.qkv(
+                    u.view(B, A * K, -1),
+                    w['wq_a'][i],
+                    w['q_norm'][i],
+                    w['wq_b'][i],
+                    w['wkv'][i],
+                    w['kv_norm'][i],
+                    cos,
+                    sin,
+                    c.num_attention_heads,
+                )
+                o = ops.attend_draft(
+                    q.unflatten(1, (A, K)), rows, allow, kv.unflatten(1, (A, K)), w['sink'][i]
+                )
                 return ops.out_proj(o, cos, sin, w['wo_a'][i], w['wo_b'][i], c.o_groups)
-            x, pre, u, n = self.block(i, x, pre, u, attend, w,
-                                      w['attn_norm'][i + 1] if S + 1 < c.drafts else None)
+
+            x, pre, u, n = self.block(
+                i, x, pre, u, attend, w, w['attn_norm'][i + 1] if S + 1 < c.drafts else None
+            )
             counts.append(n)
         collapsed, normed = ops.head_in(x, pre, w['dnorm'])
         return collapsed, normed, torch.stack(counts)

@@ -1,6 +1,7 @@
 """The tensor functions of the model.  Each is compiled on its own (see `compiled`): layers share
 them, so a model of any depth compiles a dozen small graphs.  Rows are flattened tokens [R, ...];
 streams x are [R, 4, D], pre and post [R, 4], the combination matrix [R, 16]."""
+
 import contextlib
 
 import torch
@@ -8,18 +9,18 @@ import torch.nn.functional as F
 
 from quant import fp4q_e4m3, fp4q_ue8m0, fp8q
 
-FAR = -1e30                                   # score of a key that must not be seen
+FAR = -1e30  # score of a key that must not be seen
 _compile, _functions = [False], {}
 
 
-def enable_compile():
+def enable_compile(backend):
     torch._dynamo.config.recompile_limit = 64
-    _compile[0] = True
+    _compile[0] = backend
 
 
 @contextlib.contextmanager
 def eager():
-    """Runs the functions as they are: other shapes than those of training are not worth compiling."""
+    """Runs the functions as they are: only the shapes of training are worth compiling."""
     before, _compile[0] = _compile[0], False
     yield
     _compile[0] = before
@@ -30,8 +31,9 @@ def compiled(fn):
         if not _compile[0]:
             return fn(*args, **kw)
         if fn not in _functions:
-            _functions[fn] = torch.compile(fn, dynamic=False)
+            _functions[fn] = torch.compile(fn, dynamic=False, backend=_compile[0])
         return _functions[fn](*args, **kw)
+
     return call
 
 
@@ -46,7 +48,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        ids, = ctx.saved_tensors
+        (ids,) = ctx.saved_tensors
         out = torch.zeros(ctx.rows, grad.shape[-1], device=grad.device)
         out.index_add_(0, ids.flatten(), grad.reshape(-1, grad.shape[-1]).float())
         return out, None
@@ -85,7 +87,7 @@ def mixes(x, fn, base, scale, hc_eps, iters):
     m = (f @ fn.T).float() * torch.rsqrt(f.float().square().mean(-1, keepdim=True) + 1e-20)
     z = m * torch.cat([scale[0].expand(4), scale[1].expand(4), scale[2].expand(16)]) + base
     pre, post = torch.sigmoid(z[:, :4]) + hc_eps, 2 * torch.sigmoid(z[:, 4:8])
-    flat = z[:, 8:].unbind(-1)                # scalars per row, so that one kernel does it all
+    flat = z[:, 8:].unbind(-1)  # scalars per row, so that one kernel does it all
     c = [[flat[4 * j + k] for k in range(4)] for j in range(4)]
     for j in range(4):
         top = torch.maximum(torch.maximum(c[j][0], c[j][1]), torch.maximum(c[j][2], c[j][3]))
@@ -100,6 +102,7 @@ def mixes(x, fn, base, scale, hc_eps, iters):
     def rows(c):
         s = [1 / (c[j][0] + c[j][1] + c[j][2] + c[j][3] + hc_eps) for j in range(4)]
         return [[c[j][k] * s[j] for k in range(4)] for j in range(4)]
+
     c = columns(c)
     for _ in range(iters - 1):
         c = columns(rows(c))
@@ -166,7 +169,7 @@ def out_proj(o, cos, sin, wo_a, wo_b, groups):
 
 def _window_keys(kv, width):
     """Keys of each block of `width` queries: the block before and the block itself."""
-    before = F.pad(kv, (0, 0, width, 0))[:, :kv.shape[1]]
+    before = F.pad(kv, (0, 0, width, 0))[:, : kv.shape[1]]
     pair = [t.unflatten(1, (-1, width)) for t in (before, kv)]
     return torch.cat(pair, 2).flatten(0, 1)
 
@@ -190,7 +193,7 @@ def attend_window(q, kv, sink, near, width):
     B, T, H, d = q.shape
     keys = _window_keys(kv, width)
     s = (q.reshape(-1, width * H, d) @ keys.mT).view(B, T, H, -1).float() * d**-0.5
-    p, = _sink_softmax([s + near[:, None]], sink[:, None])
+    (p,) = _sink_softmax([s + near[:, None]], sink[:, None])
     return (p.to(q.dtype).reshape(-1, width * H, 2 * width) @ keys).view(B, T, H, d)
 
 
@@ -301,7 +304,7 @@ def engram(x, e, wkv, q_weight, k_weight):
     """x [R,4,D] += gate_i * value."""
     D = x.shape[-1]
     kv = (e.to(x.dtype) @ wkv.T).float()
-    key, value = kv[:, :4 * D].unflatten(-1, (4, D)), kv[:, None, 4 * D:]
+    key, value = kv[:, : 4 * D].unflatten(-1, (4, D)), kv[:, None, 4 * D :]
     f = x.float()
     rstd = torch.rsqrt(f.square().mean(-1) + 1e-20) * torch.rsqrt(key.square().mean(-1) + 1e-20)
     dot = (f * (q_weight * k_weight).float() * key).sum(-1) * rstd * D**-0.5

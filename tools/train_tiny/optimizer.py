@@ -1,12 +1,46 @@
 """Muon for the matrices of the layers, Adam for the rest.  Stacked parameters make one batched
 orthogonalization per kind."""
+
 import torch
 
-MUON = ('wq_a', 'wq_b', 'wkv', 'wo_a', 'wo_b', 'w1', 'w2', 'w3', 'dw1', 'dw2', 'dw3', 's1', 's2', 's3',
-        'cwkv', 'cwgate', 'ewkv', 'main_proj')
+MUON = (
+    'wq_a',
+    'wq_b',
+    'wkv',
+    'wo_a',
+    'wo_b',
+    'w1',
+    'w2',
+    'w3',
+    'dw1',
+    'dw2',
+    'dw3',
+    's1',
+    's2',
+    's3',
+    'cwkv',
+    'cwgate',
+    'ewkv',
+    'main_proj',
+)
 # Learning rates of Adam by name; matrices that are tables learn faster than norms.
-ADAM = dict(embed=1e-2, head=4e-3, membed=6e-3, mhead=3e-3, tables=1e-2, fn=2e-3, base=5e-3,
-            scale=2e-3, sink=1e-2, gate=3e-3, dgate=3e-3, iwk=2e-3, iwq_b=2e-3, iwp=2e-3, conf=3e-3)
+ADAM = dict(
+    embed=1e-2,
+    head=4e-3,
+    membed=6e-3,
+    mhead=3e-3,
+    tables=1e-2,
+    fn=2e-3,
+    base=5e-3,
+    scale=2e-3,
+    sink=1e-2,
+    gate=3e-3,
+    dgate=3e-3,
+    iwk=2e-3,
+    iwq_b=2e-3,
+    iwp=2e-3,
+    conf=3e-3,
+)
 ADAM_REST = 3e-3
 
 
@@ -32,9 +66,12 @@ class Optimizer:
         for n, p in named.items():
             if n not in MUON:
                 groups.setdefault(ADAM.get(n.split('.')[0], ADAM_REST), []).append(p)
-        self.adam = torch.optim.Adam([dict(params=ps, lr=lr, base=lr) for lr, ps in groups.items()],
-                                     betas=(0.9, 0.95), eps=1e-10,
-                                     fused=next(iter(named.values())).is_cuda)
+        self.adam = torch.optim.Adam(
+            [dict(params=ps, lr=lr, base=lr) for lr, ps in groups.items()],
+            betas=(0.9, 0.95),
+            eps=1e-10,
+            fused=next(iter(named.values())).is_cuda,
+        )
 
     @torch.no_grad()
     def step(self, factor):
@@ -44,8 +81,11 @@ class Optimizer:
         for n, p in self.muon.items():
             v = self.velocity[n]
             v.lerp_(p.grad, 1 - self.momentum)
-            u = orthogonal(torch.lerp(p.grad, v, self.momentum).flatten(0, -3)
-                           if p.dim() > 2 else torch.lerp(p.grad, v, self.momentum)[None])
+            u = orthogonal(
+                torch.lerp(p.grad, v, self.momentum).flatten(0, -3)
+                if p.dim() > 2
+                else torch.lerp(p.grad, v, self.momentum)[None]
+            )
             gain = max(1.0, p.shape[-2] / p.shape[-1]) ** 0.5
             # A little decay keeps the norms, and so the 4-bit steps, in range.
             p.mul_(1 - self.muon_lr * factor * 0.05)

@@ -1,5 +1,6 @@
 """Quantizers of the released format as straight-through functions: the forward value is the
 quantized one, the gradient passes unchanged.  All arithmetic is float32."""
+
 import torch
 
 

@@ -2,6 +2,7 @@
   python3 train.py --data DIR --out DIR --seconds 360 [--resume FILE]
 The schedule follows the clock: --seconds is the length of the whole run, a run that was stopped
 goes on from its state file (written every --save seconds) with the time that it had left."""
+
 import argparse
 import json
 import os
@@ -17,8 +18,8 @@ from export import export
 from model import Model
 from optimizer import Optimizer
 
-DENSE_UNTIL, ROUND_AFTER, DECAY_AFTER = 0.20, 0.25, 0.35     # shares of the run
-POSITION_WEIGHT = (1.3, 1.15, 1.0, 0.85, 0.7)                # of a draft block
+DENSE_UNTIL, ROUND_AFTER, DECAY_AFTER = 0.20, 0.25, 0.35  # shares of the run
+POSITION_WEIGHT = (1.3, 1.15, 1.0, 0.85, 0.7)  # of a draft block
 
 
 class Source:
@@ -42,14 +43,19 @@ class Source:
             anywhere = torch.randint(last, (k,), generator=g, device=dev)
             which = torch.randint(len(starts), (k,), generator=g, device=dev)
             u = torch.rand(k, generator=g, device=dev)
-            start = torch.where(u < .5, starts[which] + (u < .17), anywhere).clamp_max(last)
+            start = torch.where(u < 0.5, starts[which] + (u < 0.17), anywhere).clamp_max(last)
             out.append(tokens[start[:, None] + self.base])
         return torch.cat(out).long()
 
 
 class Trainer:
     def __init__(self, model, side, device, batch, anchors):
-        self.model, self.hasher, self.batch, self.anchors = model, Hasher(side, torch, device), batch, anchors
+        self.model, self.hasher, self.batch, self.anchors = (
+            model,
+            Hasher(side, torch, device),
+            batch,
+            anchors,
+        )
         self.device = device
         self.optimizer = Optimizer(model)
         K = model.c.dspark_block_size
@@ -58,7 +64,11 @@ class Trainer:
 
     def losses(self, tokens, anchors):
         m, c = self.model, self.model.c
-        ids, labels, K = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), c.dspark_block_size
+        ids, labels, K = (
+            tokens[:, :-1].contiguous(),
+            tokens[:, 1:].contiguous(),
+            c.dspark_block_size,
+        )
         w = m.weights(self.mix)
         out = m(ids, self.hasher(ids), w, self.far)
         main = ops.token_loss(out['h'], w['head'], labels.flatten())
@@ -66,24 +76,40 @@ class Trainer:
         ahead = torch.arange(K, device=ids.device)
         collapsed, normed, dcounts = m.draft(ids, out['taps'], anchors, w)
         row = torch.arange(B, device=ids.device)[:, None, None]
-        at = anchors[..., None] + 1 + ahead                  # the token before each predicted one
+        at = anchors[..., None] + 1 + ahead  # the token before each predicted one
         prev = ops.gather(w['membed'], ids[row, at]).to(m.dtype).flatten(0, 2)
         target = out['h'].detach().view(B, T, -1)[row, at].flatten(0, 2)
         weight = self.weight.expand(B, anchors.shape[1], K).flatten()
         draft, sure, same, overlap = ops.draft_loss(
-            normed, collapsed, prev, w['head'].detach(), w['mhead'], w['conf'], target,
-            labels[row, at].flatten(), weight)
+            normed,
+            collapsed,
+            prev,
+            w['head'].detach(),
+            w['mhead'],
+            w['conf'],
+            target,
+            labels[row, at].flatten(),
+            weight,
+        )
         run = same.view(-1, K).float().cumprod(1).sum(1).mean() + 1
         total = main + draft + 0.1 * sure + 0.3 * out['index_loss']
-        figures = torch.stack([main.detach(), draft.detach(), sure.detach(),
-                               torch.as_tensor(out['index_loss'], device=ids.device).detach(), run,
-                               overlap.mean()])
+        figures = torch.stack(
+            [
+                main.detach(),
+                draft.detach(),
+                sure.detach(),
+                torch.as_tensor(out['index_loss'], device=ids.device).detach(),
+                run,
+                overlap.mean(),
+            ]
+        )
         return total, figures, out['counts'], dcounts
 
     def step(self, tokens, factor, balance):
         c, T = self.model.c, tokens.shape[1] - 1
-        anchors = torch.randint(T - c.dspark_block_size - 2, (tokens.shape[0], self.anchors),
-                                device=tokens.device)
+        anchors = torch.randint(
+            T - c.dspark_block_size - 2, (tokens.shape[0], self.anchors), device=tokens.device
+        )
         total, figures, counts, dcounts = self.losses(tokens, anchors)
         total.backward()
         self.optimizer.step(factor)
@@ -96,21 +122,30 @@ class Trainer:
 
 
 def save(path, trainer, spent, steps):
-    state = dict(model=trainer.model.state_dict(), optimizer=trainer.optimizer.state_dict(),
-                 spent=spent, steps=steps)
+    state = dict(
+        model=trainer.model.state_dict(),
+        optimizer=trainer.optimizer.state_dict(),
+        spent=spent,
+        steps=steps,
+    )
     torch.save(state, path + '.part')
     os.replace(path + '.part', path)
 
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument('--data', required=True), ap.add_argument('--out', required=True)
-    ap.add_argument('--seconds', type=float, default=360), ap.add_argument('--resume')
-    ap.add_argument('--save', type=float, default=120), ap.add_argument('--batch', type=int, default=128)
-    ap.add_argument('--length', type=int, default=512), ap.add_argument('--anchors', type=int, default=24)
+    ap.add_argument('--data', required=True)
+    ap.add_argument('--out', required=True)
+    ap.add_argument('--seconds', type=float, default=360)
+    ap.add_argument('--resume')
+    ap.add_argument('--save', type=float, default=120)
+    ap.add_argument('--batch', type=int, default=128)
+    ap.add_argument('--length', type=int, default=512)
+    ap.add_argument('--anchors', type=int, default=24)
     ap.add_argument('--steps', type=int, help='stop after this many steps, whatever the clock says')
     ap.add_argument('--small', action='store_true', help='the configuration of the checks')
-    ap.add_argument('--profile', action='store_true'), ap.add_argument('--eager', action='store_true')
+    ap.add_argument('--backend', default='inductor', help='of torch.compile; none: no compiling')
+    ap.add_argument('--dtype', choices=('bf16', 'f32'), default='bf16')
     args = ap.parse_args()
     begin = time.time()
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -120,14 +155,17 @@ def main():
     values = CHECK if args.small else TINY_V41
     values = dict(values, vocab_size=len(data['side']['token_map']))
     side = sidecar(values, json.loads(data['tokenizer']))
-    values.update(engram_num_embeddings=side['rows'],
-                  engram_compressed_vocab_size=side['compressed_vocab_size'])
-    model = Model(Config(values), side['rows'],
-                  torch.bfloat16 if device == 'cuda' else torch.float32).to(device)
+    values.update(
+        engram_num_embeddings=side['rows'],
+        engram_compressed_vocab_size=side['compressed_vocab_size'],
+    )
+    model = Model(
+        Config(values), side['rows'], torch.bfloat16 if args.dtype == 'bf16' else torch.float32
+    ).to(device)
     count = sum(p.numel() for n, p in model.p.named_parameters() if not n.startswith('tables'))
     print(f'{count / 1e6:.2f} M parameters without Engram rows', flush=True)
-    if not args.eager:
-        ops.enable_compile()
+    if args.backend != 'none':
+        ops.enable_compile(args.backend)
     source = Source(data['train'], data['shares'], device, args.length, 1)
     trainer = Trainer(model, side, device, args.batch, args.anchors)
     spent, step, log = 0.0, 0, []
@@ -150,7 +188,7 @@ def main():
             f = step / args.steps
         elif step % 10 == 0 or device == 'cpu':
             if device == 'cuda':
-                torch.cuda.synchronize()                     # the clock must not run ahead of work
+                torch.cuda.synchronize()  # the clock must not run ahead of work
             f = (time.time() - start) / args.seconds
         if f >= 1:
             break
@@ -164,10 +202,18 @@ def main():
             v = (sums / every).tolist()
             rate = every * args.batch * args.length / (time.time() - shown)
             load = (counts.float() / counts.float().mean(1, keepdim=True)).amax().item()
-            line = dict(step=step, time=round(time.time() - start, 1), loss=round(v[0], 4),
-                        draft=round(v[1], 4), confidence=round(v[2], 4), index=round(v[3], 4),
-                        accepted=round(v[4], 3), overlap=round(v[5], 3), load=round(load, 2),
-                        tokens_per_s=int(rate))
+            line = dict(
+                step=step,
+                time=round(time.time() - start, 1),
+                loss=round(v[0], 4),
+                draft=round(v[1], 4),
+                confidence=round(v[2], 4),
+                index=round(v[3], 4),
+                accepted=round(v[4], 3),
+                overlap=round(v[5], 3),
+                load=round(load, 2),
+                tokens_per_s=int(rate),
+            )
             log.append(line)
             print(json.dumps(line), flush=True)
             sums, shown = None, time.time()
@@ -179,9 +225,15 @@ def main():
     save(state, trainer, time.time() - start, step)
     size = export(model, args.out + '/checkpoint', side, data['tokenizer'])
     print(f'{step} steps, checkpoint of {size} bytes', flush=True)
-    report = dict(parameters=count, steps=step, tokens=step * args.batch * args.length,
-                  seconds=round(time.time() - start, 1), bytes=size, log=log,
-                  unique_tokens={k: len(t) for k, (t, _) in data['train'].items()})
+    report = dict(
+        parameters=count,
+        steps=step,
+        tokens=step * args.batch * args.length,
+        seconds=round(time.time() - start, 1),
+        bytes=size,
+        log=log,
+        unique_tokens={k: len(t) for k, (t, _) in data['train'].items()},
+    )
     json.dump(report, open(args.out + '/report.json', 'w'), indent=1)
     with ops.eager():
         report['held_out'] = evaluate(model, side, data['held'], device, args.length)
