@@ -120,24 +120,6 @@ void DecodeBlocks(const std::byte* source, int64_t count, int block_elements, fl
   }
 }
 
-void DecodeScaled(const TensorView& view, int64_t row, float* out) {
-  const int64_t cols = view.shape.back();
-  const std::byte* scales = view.scale + row / view.scale_block_rows * view.scale_cols;
-  const bool pairs = view.dtype == DType::kF4Pairs;
-  const std::byte* codes = view.data + row * (pairs ? cols / 2 : cols);
-  for (int64_t begin = 0; begin < cols; begin += view.scale_block_cols) {
-    const float scale =
-        E8M0ToFloat(std::to_integer<uint8_t>(scales[begin / view.scale_block_cols]));
-    const int64_t end = std::min(cols, begin + view.scale_block_cols);
-    for (int64_t k = begin; k < end; ++k) {
-      const auto byte = std::to_integer<uint8_t>(codes[pairs ? k / 2 : k]);
-      const float value = pairs ? E2M1ToFloat(static_cast<uint8_t>((byte >> (4 * (k & 1))) & 15U))
-                                : E4M3ToFloat(byte);
-      out[k] = scale * value;
-    }
-  }
-}
-
 bool E4M3Finite(uint8_t code) { return (code & 0x7fU) != 0x7fU; }
 
 template <typename T, typename Convert>
@@ -211,11 +193,30 @@ void DequantizeRow(DType dtype, const std::byte* source, int64_t count, float* o
   DI_CHECK(false, "{} is decoded by view", Info(dtype).name);
 }
 
+void DequantizeScaled(DType dtype, const std::byte* codes, const std::byte* scales,
+                      int64_t scale_block, int64_t begin, int64_t count, float* out) {
+  const bool pairs = dtype == DType::kF4Pairs;
+  for (int64_t k = begin; k < begin + count;) {
+    const float scale = E8M0ToFloat(std::to_integer<uint8_t>(scales[k / scale_block]));
+    const int64_t end = std::min(begin + count, (k / scale_block + 1) * scale_block);
+    for (; k < end; ++k, ++out) {
+      const auto byte = std::to_integer<uint8_t>(codes[pairs ? k / 2 : k]);
+      const float value = pairs ? E2M1ToFloat(static_cast<uint8_t>((byte >> (4 * (k & 1))) & 15U))
+                                : E4M3ToFloat(byte);
+      *out = scale * value;
+    }
+  }
+}
+
 void DequantizeRow(const TensorView& view, int64_t row, float* out) {
-  if (HasScaleTensor(view.dtype)) return DecodeScaled(view, row, out);
   const int64_t cols = view.shape.empty() ? 1 : view.shape.back();
   const DTypeInfo& info = Info(view.dtype);
   const int64_t row_bytes = cols / info.block_elements * info.block_bytes;
+  if (HasScaleTensor(view.dtype)) {
+    const std::byte* scales = view.scale + row / view.scale_block_rows * view.scale_cols;
+    return DequantizeScaled(view.dtype, view.data + row * row_bytes, scales, view.scale_block_cols,
+                            0, cols, out);
+  }
   DequantizeRow(view.dtype, view.data + row * row_bytes, cols, out);
 }
 

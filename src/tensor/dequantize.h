@@ -14,6 +14,11 @@ namespace deepinfer {
 // Not for the types of scaled views.
 void DequantizeRow(DType dtype, const std::byte* source, int64_t count, float* out);
 
+// Elements [begin, begin + count) of one row of a scaled type, by the codes and the scales of the
+// row; a scale covers `scale_block` columns. out [count].
+void DequantizeScaled(DType dtype, const std::byte* codes, const std::byte* scales,
+                      int64_t scale_block, int64_t begin, int64_t count, float* out);
+
 // Row `row` of a view taken as a matrix of its last dimension, scaled or not; out [last dimension].
 void DequantizeRow(const TensorView& view, int64_t row, float* out);
 

@@ -1,12 +1,9 @@
 #include "backend/cpu/pack_panel.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/pack_items.h"
 #include "base/check.h"
 #include "tensor/block_formats.h"
 #include "tensor/dequantize.h"
@@ -14,47 +11,7 @@
 namespace deepinfer::cpu {
 namespace {
 
-uint16_t Load16(const void* p) {
-  uint16_t v;
-  memcpy(&v, p, sizeof(v));
-  return v;
-}
-uint32_t Load32(const void* p) {
-  uint32_t v;
-  memcpy(&v, p, sizeof(v));
-  return v;
-}
-uint64_t Load64(const void* p) {
-  uint64_t v;
-  memcpy(&v, p, sizeof(v));
-  return v;
-}
-void Store16(void* p, uint16_t v) { memcpy(p, &v, sizeof(v)); }
-void Store32(void* p, uint32_t v) { memcpy(p, &v, sizeof(v)); }
-
 bool HalfFinite(uint16_t half) { return (half & 0x7c00U) != 0x7c00U; }
-
-// Stores a 4 x 4 transpose of 32-bit items: out + i * stride holds item i of the four inputs.
-void Transpose4(const void* const in[4], uint8_t* out, int64_t stride) {
-#if defined(__SSE2__)
-  const auto load = [&](int i) { return _mm_loadu_si128(static_cast<const __m128i*>(in[i])); };
-  const auto store = [&](int i, __m128i v) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * stride), v);
-  };
-  const __m128i a = _mm_unpacklo_epi32(load(0), load(1)), b = _mm_unpacklo_epi32(load(2), load(3));
-  const __m128i c = _mm_unpackhi_epi32(load(0), load(1)), d = _mm_unpackhi_epi32(load(2), load(3));
-  store(0, _mm_unpacklo_epi64(a, b));
-  store(1, _mm_unpackhi_epi64(a, b));
-  store(2, _mm_unpacklo_epi64(c, d));
-  store(3, _mm_unpackhi_epi64(c, d));
-#else
-  for (int i = 0; i < 4; ++i) {
-    for (int c = 0; c < 4; ++c) {
-      Store32(out + i * stride + 4 * c, Load32(static_cast<const uint8_t*>(in[c]) + 4 * i));
-    }
-  }
-#endif
-}
 
 // Bits 0, 4, .., 28 of x as one byte.
 uint32_t EveryFourth(uint32_t x) {
@@ -68,19 +25,6 @@ uint32_t EveryFourth(uint32_t x) {
 uint32_t FifthBits(uint32_t qh) {
   return EveryFourth(qh) | EveryFourth(qh >> 1) << 8 | EveryFourth(qh >> 2) << 16 |
          EveryFourth(qh >> 3) << 24;
-}
-
-struct Place {
-  uint8_t* header;
-  uint8_t* block;
-  int index;  // of the block in its group
-};
-
-Place BlockPlace(const GroupShape& shape, uint8_t* panel, int64_t block) {
-  const int64_t group_bytes = shape.header_bytes + int64_t{shape.group_blocks} * shape.block_bytes;
-  uint8_t* header = panel + block / shape.group_blocks * group_bytes;
-  const auto index = static_cast<int>(block % shape.group_blocks);
-  return {header, header + shape.header_bytes + int64_t{index} * shape.block_bytes, index};
 }
 
 constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0fULL;
@@ -338,17 +282,22 @@ bool PackPairs(const std::byte* const* rows, int count, int64_t cols, uint8_t* p
 }
 
 // Any type to a float32 panel. The chunk is a multiple of every block.
-bool PackDecoded(DType dtype, const std::byte* const* rows, int count, int64_t cols,
-                 uint8_t* panel) {
+bool PackDecoded(const PanelSource& source, int count, int64_t cols, uint8_t* panel) {
   constexpr int64_t kChunk = 256;
-  const DTypeInfo& info = Info(dtype);
+  const DTypeInfo& info = Info(source.dtype);
   float values[kFloatPanel][kChunk];
   const std::byte* decoded[kFloatPanel];
   bool finite = true;
   for (int64_t k = 0; k < cols; k += kChunk) {
     const int64_t n = std::min(kChunk, cols - k);
     for (int c = 0; c < count; ++c) {
-      DequantizeRow(dtype, rows[c] + k / info.block_elements * info.block_bytes, n, values[c]);
+      if (HasScaleTensor(source.dtype)) {
+        DequantizeScaled(source.dtype, source.rows[c], source.scales[c], source.scale_block, k, n,
+                         values[c]);
+      } else {
+        DequantizeRow(source.dtype, source.rows[c] + k / info.block_elements * info.block_bytes, n,
+                      values[c]);
+      }
       decoded[c] = reinterpret_cast<const std::byte*>(values[c]);
     }
     finite = PackItems32(kFloatCheck, decoded, count, n, panel + 128 * k) && finite;
@@ -444,14 +393,16 @@ PackKind KindOf(DType dtype) {
       return kPackQ6K;
     case DType::kMXFP4:
       return kPackMXFP4;
+    case DType::kF4Pairs:
+      return kPackMXFP4;
+    case DType::kF8Block:
+      return kPackF8;
     case DType::kI8:
     case DType::kU8:
     case DType::kI32:
     case DType::kI64:
     case DType::kF8_E4M3:
     case DType::kF8_E8M0:
-    case DType::kF8Block:
-    case DType::kF4Pairs:
       return kPackKinds;
   }
   return kPackKinds;
@@ -459,6 +410,7 @@ PackKind KindOf(DType dtype) {
 
 int64_t PanelSteps(PackKind kind, int64_t cols) {
   if (kind == kPackBF16) return (cols + kBlock - 1) / kBlock * (kBlock / 2);  // whole tiles of K
+  if (kind == kPackF8) return (cols + kBlock - 1) / kBlock;
   return kind < kPackBF16 ? cols : cols / kBlock;
 }
 
@@ -470,18 +422,19 @@ int64_t PanelBytes(PackKind kind, int64_t cols) {
          steps * shape.block_bytes;
 }
 
-bool PackPanel(PackKind kind, DType dtype, const std::byte* const* rows, int count, int64_t cols,
-               uint8_t* panel) {
+bool PackPanel(PackKind kind, const PanelSource& source, int count, int64_t cols, uint8_t* panel) {
+  const std::byte* const* rows = source.rows;
   if (kind <= kPackBF16) {
     if (kind == kPackF16) {
       return PackHalves(rows, count, cols, panel);
     } else if (kind == kPackBF16) {
       return PackPairs(rows, count, cols, panel);
-    } else if (dtype == DType::kF32) {
+    } else if (source.dtype == DType::kF32) {
       return PackItems32(kFloatCheck, rows, count, cols, panel);
     }
-    return PackDecoded(dtype, rows, count, cols, panel);
+    return PackDecoded(source, count, cols, panel);
   }
+  if (HasScaleTensor(source.dtype)) return PackScaled(source, count, cols, panel);
   switch (kind) {
     case kPackQ8_0:
       return PackBlocks<StoredQ8_0>(rows, count, cols, panel);
@@ -532,6 +485,7 @@ void DecodePanelRow(PackKind kind, const uint8_t* panel, int row, int64_t cols, 
     }
     return;
   }
+  if (kind == kPackF8) return DecodeF8Row(panel, row, cols, out);
   for (int64_t b = 0; b < cols / kBlock; ++b) {
     DecodedBlock block;
     ReadBlock(kind, panel, b, row, &block);

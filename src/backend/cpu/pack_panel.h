@@ -17,11 +17,17 @@ int64_t PanelSteps(PackKind kind, int64_t cols);
 int64_t PanelBytes(PackKind kind, int64_t cols);
 inline int PanelRows(PackKind kind) { return kind <= kPackBF16 ? kFloatPanel : kQuantPanel; }
 
-// Packs `count` rows into a panel that holds zeros; rows past `count` stay zeros. rows[i] points at
-// `cols` elements of `dtype`. kind is KindOf(dtype), or kPackF32 to decode. False when a scale is
-// not finite.
-bool PackPanel(PackKind kind, DType dtype, const std::byte* const* rows, int count, int64_t cols,
-               uint8_t* panel);
+// The stored rows of one panel.
+struct PanelSource {
+  DType dtype = DType::kF32;
+  const std::byte* const* rows = nullptr;    // elements (or codes) of each row
+  const std::byte* const* scales = nullptr;  // types with a scale tensor: scales of each row,
+  int64_t scale_block = 0;                   // one for this many columns, a multiple of 32
+};
+
+// Packs `count` rows of `cols` elements into a panel that holds zeros; rows past `count` stay
+// zeros. kind is KindOf(dtype), or kPackF32 to decode. False when a scale or element is not finite.
+bool PackPanel(PackKind kind, const PanelSource& source, int count, int64_t cols, uint8_t* panel);
 
 // One block of 32 of one row: w = scale * (q - offset) + min, one scale per 16 elements.
 struct DecodedBlock {

@@ -42,7 +42,7 @@ Result<Shape> MatrixShape(const TensorView& view) {
 }
 
 ActFormat ActFormatOf(PackKind kind) {
-  if (kind == kPackBF16) return kActBF16;
+  if (kind == kPackBF16 || kind == kPackF8) return kActBF16;
   return kind < kPackBF16 ? kActF32 : kActQ8;
 }
 
@@ -66,7 +66,7 @@ class Matrix final : public PackedMatrix {
   }
 
   // Packs every panel; false when a scale or element is not finite.
-  bool Fill(DType dtype, const std::byte* source, size_t row_bytes, ComputePool* pool) {
+  bool Fill(const TensorView& source, size_t row_bytes, ComputePool* pool) {
     const int64_t total = experts_ * panels_;
     const int64_t per_chunk = std::max<int64_t>(1, (int64_t{256} << 10) / panel_bytes_);
     const auto chunks = static_cast<int>((total + per_chunk - 1) / per_chunk);
@@ -74,7 +74,7 @@ class Matrix final : public PackedMatrix {
     auto body = [&](int chunk, int) {
       const int64_t end = std::min(total, (chunk + 1) * per_chunk);
       for (int64_t p = chunk * per_chunk; p < end; ++p) {
-        if (!FillPanel(dtype, source, row_bytes, p)) finite.store(false, std::memory_order_relaxed);
+        if (!FillPanel(source, row_bytes, p)) finite.store(false, std::memory_order_relaxed);
       }
     };
     if (pool != nullptr) {
@@ -119,14 +119,20 @@ class Matrix final : public PackedMatrix {
   }
 
  private:
-  bool FillPanel(DType dtype, const std::byte* source, size_t row_bytes, int64_t panel) {
+  bool FillPanel(const TensorView& source, size_t row_bytes, int64_t panel) {
     const int64_t first = panel % panels_ * tile_rows_;
     const auto count = static_cast<int>(std::min(tile_rows_, rows_ - first));
     const std::byte* rows[kFloatPanel];
+    const std::byte* scales[kFloatPanel] = {};
     for (int i = 0; i < count; ++i) {
-      rows[i] = source + static_cast<size_t>(panel / panels_ * rows_ + first + i) * row_bytes;
+      const int64_t row = panel / panels_ * rows_ + first + i;
+      rows[i] = source.data + static_cast<size_t>(row) * row_bytes;
+      if (source.scale != nullptr) {
+        scales[i] = source.scale + row / source.scale_block_rows * source.scale_cols;
+      }
     }
-    return PackPanel(kind_, dtype, rows, count, cols_, data_ + panel * panel_bytes_);
+    const PanelSource panel_source = {source.dtype, rows, scales, source.scale_block_cols};
+    return PackPanel(kind_, panel_source, count, cols_, data_ + panel * panel_bytes_);
   }
 
   PackKind kind_;
@@ -194,9 +200,12 @@ Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorVi
   if (arena != nullptr) arena->used_bytes_ += bytes;
   const PackKind kind = float32 ? kPackF32 : KindOf(view.dtype);
   auto matrix = std::make_unique<Matrix>(isa, kind, shape, std::move(piece), data);
-  if (!matrix->Fill(view.dtype, view.data, row_bytes, pool)) {
+  if (!matrix->Fill(view, row_bytes, pool)) {
     return Invalid(Format("tensor {}: a value of {} is NaN or infinite; the file is damaged",
-                          view.name, info.block_elements > 1 ? "a scale" : "an element"))
+                          view.name,
+                          HasScaleTensor(view.dtype) ? "a scale or code"
+                          : info.block_elements > 1  ? "a scale"
+                                                     : "an element"))
         .WithParam(view.name);
   }
   return std::unique_ptr<PackedMatrix>(std::move(matrix));

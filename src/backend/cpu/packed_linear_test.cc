@@ -12,13 +12,15 @@
 #include "base/format.h"
 #include "tensor/block_formats.h"
 #include "tensor/dequantize.h"
+#include "tensor/scaled_tensor.h"
 
 namespace deepinfer::cpu {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0,
-                            DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4};
+constexpr DType kTypes[] = {DType::kF32,     DType::kF16,    DType::kBF16, DType::kQ8_0,
+                            DType::kQ4_0,    DType::kQ4_1,   DType::kQ5_0, DType::kQ5_1,
+                            DType::kQ4_K,    DType::kQ5_K,   DType::kQ6_K, DType::kMXFP4,
+                            DType::kF8Block, DType::kF4Pairs};
 
 std::vector<Isa> AvailableIsas() {
   std::vector<Isa> isas;
@@ -29,7 +31,7 @@ std::vector<Isa> AvailableIsas() {
 }
 
 struct Weights {
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> bytes, scales;
   TensorView view;
 };
 
@@ -39,7 +41,35 @@ void PutHalf(std::byte* at, float value) {
 }
 
 // Random bits with scales of a usual size; every bit pattern of the quants occurs.
+// Codes of every value and scales of a usual size: FP8 in blocks of 32 x 32, FP4 by row.
+Weights RandomScaled(DType dtype, int64_t rows, int64_t cols, unsigned seed) {
+  std::mt19937 random(seed);
+  Weights w;
+  const bool pairs = dtype == DType::kF4Pairs;
+  const int64_t scale_rows = pairs ? rows : (rows + 31) / 32;
+  w.bytes.resize(static_cast<size_t>(pairs ? rows * cols / 2 : rows * cols));
+  w.scales.resize(static_cast<size_t>(scale_rows * ((cols + 31) / 32)));
+  for (std::byte& b : w.bytes) {
+    b = static_cast<std::byte>(random());
+    if (!pairs && (b & std::byte{0x7f}) == std::byte{0x7f}) b = std::byte{3};
+  }
+  for (std::byte& b : w.scales) b = static_cast<std::byte>(118 + random() % 8);
+  const TensorView codes = {"random",
+                            pairs ? DType::kI8 : DType::kF8_E4M3,
+                            {rows, pairs ? cols / 2 : cols},
+                            w.bytes.data(),
+                            w.bytes.size()};
+  const TensorView scale = {"random.scale",
+                            DType::kF8_E8M0,
+                            {scale_rows, (cols + 31) / 32},
+                            w.scales.data(),
+                            w.scales.size()};
+  w.view = WithScale(codes, scale).value();
+  return w;
+}
+
 Weights RandomWeights(DType dtype, std::vector<int64_t> shape, unsigned seed) {
+  if (HasScaleTensor(dtype)) return RandomScaled(dtype, shape[0], shape[1], seed);
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> uniform(-1.0F, 1.0F);
   Weights w;
@@ -125,7 +155,11 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (DType dtype : kTypes) {
     const int64_t block = Info(dtype).block_elements;
-    if (block == 256) {
+    if (dtype == DType::kF4Pairs) {
+      for (auto [rows, cols] : {std::pair{5, 32}, {33, 96}, {144, 1248}, {40, 2304}}) {
+        cases.push_back({dtype, rows, cols});
+      }
+    } else if (block == 256) {
       for (auto [rows, cols] : {std::pair{33, 256}, {80, 1280}, {1, 2304}}) {
         cases.push_back({dtype, rows, cols});
       }
@@ -138,6 +172,9 @@ std::vector<Case> Cases() {
         cases.push_back({dtype, rows, cols});
       }
     }
+  }
+  for (auto [rows, cols] : {std::pair{70, 2304}, {33, 5120}, {1, 512}}) {
+    cases.push_back({DType::kF8Block, rows, cols});  // widths of DeepSeek-V4.1
   }
   cases.push_back({DType::kBF16, 33, 8300});  // longer than the longest pass of K
   return cases;
@@ -411,8 +448,8 @@ TEST(PackedLinear, PackedBytesStayCloseToTheFile) {
     const int64_t cols = 1536;
     const Weights w = RandomWeights(dtype, {576, cols}, 16);
     const auto packed = MustPack(Isa::kScalar, w.view);
-    EXPECT_LE(static_cast<double>(packed->bytes()), 1.05 * static_cast<double>(w.bytes.size()))
-        << Info(dtype).name;
+    const auto stored = static_cast<double>(w.bytes.size() + w.scales.size());
+    EXPECT_LE(static_cast<double>(packed->bytes()), 1.05 * stored) << Info(dtype).name;
     EXPECT_EQ(packed->bytes(), PackedMatrix::PackedBytes(w.view, false));
   }
 }
@@ -468,7 +505,9 @@ TEST(PackedLinear, PackRejectsWhatItCannotMultiply) {
     std::byte* block = damaged.bytes.data() + ByteSize(dtype, 19 * 512).value() - info.block_bytes;
     const uint16_t bad = dtype == DType::kBF16 ? 0x7fc0 : 0x7c00;
     const float bad_float = std::numeric_limits<float>::infinity();
-    if (dtype == DType::kF32) {
+    if (HasScaleTensor(dtype)) {
+      damaged.scales.back() = std::byte{255};
+    } else if (dtype == DType::kF32) {
       std::memcpy(block, &bad_float, 4);
     } else if (dtype == DType::kMXFP4) {
       block[0] = std::byte{255};
@@ -476,6 +515,34 @@ TEST(PackedLinear, PackRejectsWhatItCannotMultiply) {
       std::memcpy(block + (dtype == DType::kQ6_K ? 208 : 0), &bad, 2);
     }
     ExpectPackError(damaged.view, "NaN or infinite");
+  }
+}
+
+TEST(PackedLinear, PackRejectsNanCodes) {
+  for (uint8_t code : {0x7f, 0xff}) {
+    for (size_t at : {size_t{0}, size_t{20 * 500 - 1}, size_t{4321}}) {
+      Weights damaged = RandomWeights(DType::kF8Block, {20, 500}, 20);
+      damaged.bytes[at] = std::byte{code};
+      ExpectPackError(damaged.view, "NaN or infinite");
+    }
+  }
+}
+
+// Scales at both ends of their range: the smallest is a subnormal float that must not vanish.
+TEST(PackedLinear, ExtremeScales) {
+  std::vector<std::byte> codes(32, std::byte{0x7e}), scales(1);  // 448
+  for (Isa isa : AvailableIsas()) {
+    for (int e : {0, 1, 2, 127, 240}) {
+      scales[0] = static_cast<std::byte>(e);
+      const TensorView view = WithScale({"w", DType::kF8_E4M3, {1, 32}, codes.data(), 32},
+                                        {"s", DType::kF8_E8M0, {1, 1}, scales.data(), 1})
+                                  .value();
+      const auto packed = MustPack(isa, view);
+      ActRows acts(32, kActBF16);
+      SetRows(isa, std::vector<float>(32, 0.5F), 32, &acts);
+      EXPECT_EQ(std::ldexp(448.0F * 16.0F, e - 127), Product(*packed, acts, 1)[0])
+          << IsaName(isa) << " " << e;
+    }
   }
 }
 

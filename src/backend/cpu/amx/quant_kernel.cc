@@ -228,7 +228,7 @@ void ProductMXFP4Amx(const ProductArgs& args) { Product<KindMXFP4>(args, Product
 const KernelTable kAmxKernels = {
     {ProductF32Avx512, ProductF16Avx512, ProductBF16Amx, ProductQ8_0Amx, ProductQ4_0Amx,
      ProductQ4_1Amx, ProductQ5_0Amx, ProductQ5_1Amx, ProductQ4KAmx, ProductQ5KAmx, ProductQ6KAvx512,
-     ProductMXFP4Amx},
+     ProductMXFP4Amx, ProductF8Avx512},
     {QuantizeAvx512, ToBf16Avx512},
 };
 

@@ -120,7 +120,7 @@ void ToBf16(const float* x, int64_t cols, uint16_t* out) {
 const KernelTable kAvx2Kernels = {
     {ProductF32Avx2, ProductF16Avx2, ProductBF16Avx2, ProductQ8_0Avx2, ProductQ4_0Avx2,
      ProductQ4_1Avx2, ProductQ5_0Avx2, ProductQ5_1Avx2, ProductQ4KAvx2, ProductQ5KAvx2,
-     ProductQ6KAvx2, ProductMXFP4Avx2},
+     ProductQ6KAvx2, ProductMXFP4Avx2, ProductF8Avx2},
     {Quantize, ToBf16},
 };
 

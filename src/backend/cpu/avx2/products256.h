@@ -16,6 +16,7 @@ void ProductQ4KAvx2(const ProductArgs& args);
 void ProductQ5KAvx2(const ProductArgs& args);
 void ProductQ6KAvx2(const ProductArgs& args);
 void ProductMXFP4Avx2(const ProductArgs& args);
+void ProductF8Avx2(const ProductArgs& args);
 void ProductF32Avx2(const ProductArgs& args);
 void ProductF16Avx2(const ProductArgs& args);
 void ProductBF16Avx2(const ProductArgs& args);

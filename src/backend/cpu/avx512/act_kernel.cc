@@ -88,7 +88,7 @@ void ToBf16Avx512(const float* x, int64_t cols, uint16_t* out) {
 const KernelTable kAvx512Kernels = {
     {ProductF32Avx512, ProductF16Avx512, ProductBF16Avx512, ProductQ8_0Avx512, ProductQ4_0Avx512,
      ProductQ4_1Avx512, ProductQ5_0Avx512, ProductQ5_1Avx512, ProductQ4KAvx512, ProductQ5KAvx512,
-     ProductQ6KAvx512, ProductMXFP4Avx512},
+     ProductQ6KAvx512, ProductMXFP4Avx512, ProductF8Avx512},
     {QuantizeAvx512, ToBf16Avx512},
 };
 

@@ -17,6 +17,7 @@ void ProductMXFP4Avx512(const ProductArgs& args);
 void ProductF32Avx512(const ProductArgs& args);
 void ProductF16Avx512(const ProductArgs& args);
 void ProductBF16Avx512(const ProductArgs& args);
+void ProductF8Avx512(const ProductArgs& args);
 void QuantizeAvx512(const float* x, int64_t cols, ActBlock* out, ActBlock* rest);
 void ToBf16Avx512(const float* x, int64_t cols, uint16_t* out);
 

@@ -104,6 +104,43 @@ void FloatProduct(const ProductArgs& args) {
   }
 }
 
+// Two sums a block, of even and of odd pairs, as the vector code has them.
+void F8Product(const ProductArgs& args) {
+  constexpr GroupShape kShape = kGroupShapes[kPackF8];
+  constexpr int64_t kGroupBytes =
+      kShape.header_bytes + int64_t{kShape.group_blocks} * kShape.block_bytes;
+  ClearOutput(args);
+  for (int64_t n = args.n_begin; n < args.n_end; ++n) {
+    const uint8_t* panel = args.weights + n / kQuantPanel * args.panel_bytes;
+    const int64_t c = n % kQuantPanel;
+    for (int64_t b = 0; b < args.steps; ++b) {
+      const uint8_t* header = panel + b / kShape.group_blocks * kGroupBytes;
+      const int64_t j = b % kShape.group_blocks;
+      const uint8_t* block = header + kShape.header_bytes + j * kShape.block_bytes + 4 * c;
+      float w[kBlock];
+      for (int i = 0; i < kBlock; i += 4) {
+        const uint8_t* codes = block + 16 * i;
+        w[i] = E4M3ToFloat(codes[0]);
+        w[i + 1] = E4M3ToFloat(codes[2]);
+        w[i + 2] = E4M3ToFloat(codes[1]);
+        w[i + 3] = E4M3ToFloat(codes[3]);
+      }
+      const float scale = E8M0ToFloat(header[kQuantPanel * j + c]);
+      for (int64_t i = 0; i < args.m; ++i) {
+        const auto* x =
+            reinterpret_cast<const uint16_t*>(args.act + InputRow(args, i) * args.act_stride) +
+            kBlock * b;
+        float sum[2] = {0.0F, 0.0F};
+        for (int k = 0; k < kBlock; ++k) {
+          sum[k / 2 % 2] = fmaf(w[k], Bf16ToFloat(x[k]), sum[k / 2 % 2]);
+        }
+        float* y = args.y + i * args.y_stride + n;
+        *y = fmaf(sum[0] + sum[1], scale, *y);
+      }
+    }
+  }
+}
+
 // Returns the largest magnitude.
 float QuantizeBlock(const float* x, int64_t n, ActBlock* out) {
   uint32_t top = 0;  // of the magnitudes' bits: ordered like floats, NaN above all
@@ -164,7 +201,7 @@ const KernelTable kScalarKernels = {
     {FloatProduct<StepF32>, FloatProduct<StepF16>, FloatProduct<StepBF16>, QuantProduct<kPackQ8_0>,
      QuantProduct<kPackQ4_0>, QuantProduct<kPackQ4_1>, QuantProduct<kPackQ5_0>,
      QuantProduct<kPackQ5_1>, QuantProduct<kPackQ4K>, QuantProduct<kPackQ5K>,
-     QuantProduct<kPackQ6K>, QuantProduct<kPackMXFP4>},
+     QuantProduct<kPackQ6K>, QuantProduct<kPackMXFP4>, F8Product},
     {Quantize, ToBf16},
 };
 
