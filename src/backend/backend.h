@@ -59,6 +59,7 @@ struct LinearArgs {
   std::span<const Weight* const> biases = {};  // empty, or one per weight (nullptr: none)
   std::span<float* const> outputs = {};        // [rows, weight.rows], stride weight.rows
   Epilogue epilogue = Epilogue::kStore;
+  float gate_limit = 0.0F;  // kSiluMul, > 0: gate at most this, up within +-this
 };
 
 enum class RopeStyle {
@@ -81,7 +82,31 @@ struct AttentionSpec {
   float norm_eps = 1e-6F;
 };
 
-// Softmax top-k router and its experts; adds the result to `out`.
+enum class RouterScoring {
+  kSoftmax,       // over all experts
+  kSigmoid,       // of each logit
+  kSqrtSoftplus,  // sqrt(ln(1 + e^x))
+};
+
+// How the router's logits become experts and weights, beyond the softmax top-k of MoeArgs.
+struct RouterSpec {
+  RouterScoring scoring = RouterScoring::kSoftmax;
+  const Weight* bias = nullptr;  // [experts] added to the scores for the choice alone
+  // The bias of rows whose kind is kImage; both nullptr: `bias` for all.
+  const Weight* image_bias = nullptr;
+  const TokenKind* kind = nullptr;  // [rows]
+  // Experts in groups of equal size: only those of the group_top_k best groups, by the sum of a
+  // group's two best biased scores, can be chosen.
+  int groups = 1;
+  int group_top_k = 1;
+  float normalize_eps = 0.0F;        // added to the sum that normalize_top_k divides by
+  float scale = 1.0F;                // multiplies the weights
+  // The choice is a function of the token instead; ids within the range of the router.
+  const int32_t* token_experts = nullptr;  // [vocab, top_k], host memory
+  const int32_t* token = nullptr;          // [rows]
+};
+
+// Router and its experts; adds the result to `out`. The plain router is a softmax top-k.
 struct MoeArgs {
   const Activation* input = nullptr;  // prepared for router, gate and up
   int rows = 0;
@@ -92,6 +117,8 @@ struct MoeArgs {
   int top_k = 0;
   bool normalize_top_k = true;  // weights of the chosen experts sum to one
   float* out = nullptr;         // [rows, hidden], added to
+  RouterSpec routing = {};
+  float gate_limit = 0.0F;  // > 0: gate at most this, up within +-this, before silu(gate) * up
 };
 
 struct BackendInfo {
@@ -99,6 +126,11 @@ struct BackendInfo {
   std::string isa;   // "scalar", "avx2", "avx512", "amx"
   int threads = 1;
 };
+
+class SparseOps;             // backend/sparse_ops.h
+class CompressedOps;         // backend/compressed_ops.h
+struct LatentAttentionSpec;  // backend/latent_ops.h
+struct LatentAttentionArgs;
 
 class Backend {
  public:
@@ -145,7 +177,14 @@ class Backend {
   // Causal attention of every query token over its row's cache; out [tokens, heads, head_dim].
   virtual void Attention(const StepInput& step, const AttentionSpec& spec, const float* q,
                          float* out) = 0;
+  // Writes the latents of the step's tokens to the cache and attends over them, absorbed up
+  // projections included.
+  virtual void LatentAttention(const StepInput& step, const LatentAttentionSpec& spec,
+                               const LatentAttentionArgs& args) = 0;
   virtual void Moe(const MoeArgs& args) = 0;
+  // The stages of sparse models; nullptr where the device has none.
+  virtual SparseOps* sparse_ops() { return nullptr; }
+  virtual CompressedOps* compressed_ops() { return nullptr; }
   // Copies whole blocks inside the pool: pairs (source, destination).
   virtual void CopyBlocks(const StepInput& step,
                           std::span<const std::pair<int32_t, int32_t>> pairs) = 0;

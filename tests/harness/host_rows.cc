@@ -18,6 +18,14 @@ HostRows::HostRows(Backend* backend, CacheLayout layout, int sequences, int posi
   DI_CHECK(pool.ok(), "{}", pool.status().message());
   pool_ = std::move(pool).value();
   memset(pool_.get(), 0xff, bytes);
+  const size_t slot_bytes =
+      static_cast<size_t>(sequences) * static_cast<size_t>(layout_.slot_bytes());
+  if (slot_bytes > 0) {
+    Result<Backend::Buffer> slots = backend->Allocate(slot_bytes);
+    DI_CHECK(slots.ok(), "{}", slots.status().message());
+    slots_ = std::move(slots).value();
+    memset(slots_.get(), 0xff, slot_bytes);
+  }
   // A step coprime to the number of blocks visits each once.
   int step = blocks / 2 + 1;
   while (std::gcd(step, blocks) != 1) ++step;
@@ -70,6 +78,7 @@ StepInput HostRows::StepWithDeadTokens(std::span<const Query> queries, int dead_
   step.block_table = block_table_.data();
   step.block_table_stride = table_stride_;
   step.cache_blocks = pool_.get();
+  step.cache_slots = slots_.get();
   step.layout = &layout_;
   return step;
 }

@@ -1,5 +1,5 @@
 // The host side of a step without an engine: sequences over a block pool, steps built from lists of
-// queries. Blocks of a sequence are scattered over the pool, and the pool starts as NaN bytes, so
+// queries. Blocks of a sequence are scattered over the pool; pool and slots start as NaN bytes, so
 // that reading a row that nobody wrote shows. One thread.
 #pragma once
 
@@ -33,6 +33,7 @@ class HostRows {
  private:
   CacheLayout layout_;
   Backend::Buffer pool_;
+  Backend::Buffer slots_;  // of the state groups
   int table_stride_ = 0;
   std::vector<std::vector<int32_t>> tables_;
   std::vector<int32_t> token_, position_, token_row_, query_start_, kv_len_, slot_, block_table_;

@@ -47,7 +47,12 @@ int64_t RowsPerChunk(int64_t cols) {
 }  // namespace
 
 CpuBackend::CpuBackend(Isa isa, int threads, ComputeDtype dtype)
-    : products_(&context_), attention_(&context_), moe_(&context_, &products_) {
+    : products_(&context_),
+      attention_(&context_),
+      latent_attention_(&context_, &products_),
+      moe_(&context_, &products_),
+      sparse_(&context_, &products_),
+      compressed_(&context_) {
   context_.isa = isa;
   context_.float32 = dtype == ComputeDtype::kFloat32;
   context_.rows = &RowsOf(isa);

@@ -9,7 +9,10 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention_stage.h"
+#include "backend/cpu/cpu_compressed_ops.h"
 #include "backend/cpu/cpu_context.h"
+#include "backend/cpu/cpu_sparse_ops.h"
+#include "backend/cpu/latent_attention_stage.h"
 #include "backend/cpu/moe_stage.h"
 #include "backend/cpu/product_stage.h"
 
@@ -41,7 +44,13 @@ class CpuBackend final : public Backend {
                  float* out) override {
     attention_.Attention(step, spec, q, out);
   }
+  void LatentAttention(const StepInput& step, const LatentAttentionSpec& spec,
+                       const LatentAttentionArgs& args) override {
+    latent_attention_.Run(step, spec, args);
+  }
   void Moe(const MoeArgs& args) override { moe_.Run(args); }
+  SparseOps* sparse_ops() override { return &sparse_; }
+  CompressedOps* compressed_ops() override { return &compressed_; }
   void CopyBlocks(const StepInput& step,
                   std::span<const std::pair<int32_t, int32_t>> pairs) override;
   void ParallelRows(int count, void (*body)(void* context, int i), void* context) override;
@@ -55,7 +64,10 @@ class CpuBackend final : public Backend {
   PackedArena arena_;
   ProductStage products_;
   AttentionStage attention_;
+  LatentAttentionStage latent_attention_;
   MoeStage moe_;
+  CpuSparseOps sparse_;
+  CpuCompressedOps compressed_;
   Floats norm_scratch_;  // [threads, cols]
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/check.h"
@@ -10,6 +11,8 @@ namespace deepinfer::cpu {
 namespace {
 
 constexpr int64_t kElementsPerChunk = 4096;
+constexpr int kGroupsMax = 64;
+constexpr float kLinearSoftplus = 20.0F;  // above it ln(1 + e^x) is x, as models are trained with
 
 int RowsPerChunk(int64_t elements) {
   return static_cast<int>(std::max<int64_t>(1, kElementsPerChunk / std::max<int64_t>(elements, 1)));
@@ -21,6 +24,10 @@ void MoeStage::Run(const MoeArgs& args) {
   if (args.rows == 0) return;
   DI_CHECK(args.top_k > 0 && args.top_k <= args.router->rows, "top {} of {} experts", args.top_k,
            args.router->rows);
+  const RouterSpec& routing = args.routing;
+  DI_CHECK(routing.groups >= 1 && routing.groups <= kGroupsMax &&
+               args.router->rows % routing.groups == 0 && routing.group_top_k >= 1,
+           "{} groups of {} experts", routing.groups, args.router->rows);
   Route(args);
   SortByExpert(args);
   RunExperts(args);
@@ -36,42 +43,127 @@ void MoeStage::Route(const MoeArgs& args) {
   products_->Run({&router, 1});
   choices_.resize(static_cast<size_t>(args.rows) * static_cast<size_t>(args.top_k));
   const int per_chunk = RowsPerChunk(4 * experts);
-  context_->pool->Run((args.rows + per_chunk - 1) / per_chunk, [&](int chunk, int) {
+  float* biased = biased_.Reserve(experts * context_->pool->threads());
+  context_->pool->Run((args.rows + per_chunk - 1) / per_chunk, [&](int chunk, int thread) {
     const int end = std::min(args.rows, (chunk + 1) * per_chunk);
-    for (int row = chunk * per_chunk; row < end; ++row) ChooseExperts(args, row);
+    for (int row = chunk * per_chunk; row < end; ++row) {
+      ChooseExperts(args, row, biased + thread * experts);
+    }
   });
 }
 
-// The largest logits win, the lower expert on a tie. A NaN is never chosen before a number.
-void MoeStage::ChooseExperts(const MoeArgs& args, int row) {
+// Logits to scores, in place where they are not the logits themselves.
+void MoeStage::Score(const MoeArgs& args, float* logits) const {
   const int64_t experts = args.router->rows;
-  const float* logits = logits_.get() + row * experts;
-  Choice* choices = choices_.data() + int64_t{row} * args.top_k;
+  switch (args.routing.scoring) {
+    case RouterScoring::kSoftmax:
+      return;  // the order of the logits; weights follow the choice
+    case RouterScoring::kSigmoid:
+      for (int64_t e = 0; e < experts; ++e) logits[e] = 1.0F / (1.0F + std::exp(-logits[e]));
+      return;
+    case RouterScoring::kSqrtSoftplus:
+      for (int64_t e = 0; e < experts; ++e) {
+        const float x = logits[e];
+        logits[e] = std::sqrt(x > kLinearSoftplus ? x : std::log1p(std::exp(x)));
+      }
+  }
+}
+
+// Experts outside the best groups lose their chance. NaN scores never help a group.
+void MoeStage::KeepBestGroups(const MoeArgs& args, float* scores) const {
+  const int groups = args.routing.groups;
+  const int64_t size = args.router->rows / groups;
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const auto strength = [&](int group) {
+    float best = kNever, second = kNever;
+    for (int64_t e = group * size; e < (group + 1) * size; ++e) {
+      if (scores[e] > best) {
+        second = best;
+        best = scores[e];
+      } else if (scores[e] > second) {
+        second = scores[e];
+      }
+    }
+    return size > 1 ? best + second : best;
+  };
+  float strengths[kGroupsMax];
+  for (int g = 0; g < groups; ++g) strengths[g] = strength(g);
+  for (int g = 0; g < groups; ++g) {
+    int better = 0;
+    for (int other = 0; other < groups; ++other) {
+      better += strengths[other] > strengths[g] || (strengths[other] == strengths[g] && other < g);
+    }
+    if (better >= args.routing.group_top_k) {
+      std::fill(scores + g * size, scores + (g + 1) * size, kNever);
+    }
+  }
+}
+
+// The largest values win, the lower expert on a tie. A NaN is never chosen before a number.
+void MoeStage::TakeLargest(const float* values, int64_t experts, int top_k, Choice* choices) {
   int count = 0;
   for (int64_t e = 0; e < experts; ++e) {
     int place = count;
     const auto before = [&](const Choice& other) {
-      return logits[e] > other.weight || (std::isnan(other.weight) && !std::isnan(logits[e]));
+      return values[e] > other.weight || (std::isnan(other.weight) && !std::isnan(values[e]));
     };
     while (place > 0 && before(choices[place - 1])) --place;
-    if (place >= args.top_k) continue;
-    count = std::min(count + 1, args.top_k);
+    if (place >= top_k) continue;
+    count = std::min(count + 1, top_k);
     std::move_backward(choices + place, choices + count - 1, choices + count);
-    choices[place] = {static_cast<int32_t>(e), logits[e], 0};
+    choices[place] = {static_cast<int32_t>(e), values[e], 0};
   }
-  // Softmax over all experts, or over the chosen ones when their weights sum to one.
-  const float max = choices[0].weight;
-  float sum = 0.0F;
-  if (!args.normalize_top_k) {
-    for (int64_t e = 0; e < experts; ++e) sum += std::exp(logits[e] - max);
+}
+
+void MoeStage::ChooseExperts(const MoeArgs& args, int row, float* biased) {
+  const int64_t experts = args.router->rows;
+  const RouterSpec& routing = args.routing;
+  float* scores = logits_.get() + row * experts;
+  Choice* choices = choices_.data() + int64_t{row} * args.top_k;
+  Score(args, scores);
+  if (routing.token_experts != nullptr) {
+    const int32_t* fixed = routing.token_experts + int64_t{routing.token[row]} * args.top_k;
+    for (int i = 0; i < args.top_k; ++i) choices[i] = {fixed[i], 0.0F, 0};
+  } else if (routing.bias == nullptr && routing.groups == 1) {
+    TakeLargest(scores, experts, args.top_k, choices);
+  } else {
+    const bool image = routing.image_bias != nullptr && routing.kind[row] == TokenKind::kImage;
+    const Weight* bias = image ? routing.image_bias : routing.bias;
+    for (int64_t e = 0; e < experts; ++e) {
+      biased[e] = scores[e] + (bias != nullptr ? Cpu(*bias).vector[static_cast<size_t>(e)] : 0.0F);
+    }
+    if (routing.groups > 1) KeepBestGroups(args, biased);
+    TakeLargest(biased, experts, args.top_k, choices);
   }
   std::sort(choices, choices + args.top_k,
             [](const Choice& a, const Choice& b) { return a.expert < b.expert; });
-  for (int i = 0; i < args.top_k; ++i) {
-    choices[i].weight = std::exp(choices[i].weight - max);
-    if (args.normalize_top_k) sum += choices[i].weight;
+  for (int i = 0; i < args.top_k; ++i) choices[i].weight = scores[choices[i].expert];
+  WeighChoices(args, scores, choices);
+}
+
+void MoeStage::WeighChoices(const MoeArgs& args, const float* scores, Choice* choices) const {
+  const int64_t experts = args.router->rows;
+  float sum = 0.0F;
+  if (args.routing.scoring == RouterScoring::kSoftmax) {
+    // Over all experts, or over the chosen ones when their weights sum to one.
+    float max = choices[0].weight;
+    for (int i = 1; i < args.top_k; ++i) max = std::max(max, choices[i].weight);
+    if (!args.normalize_top_k) {
+      for (int64_t e = 0; e < experts; ++e) max = std::max(max, scores[e]);
+      for (int64_t e = 0; e < experts; ++e) sum += std::exp(scores[e] - max);
+    }
+    for (int i = 0; i < args.top_k; ++i) {
+      choices[i].weight = std::exp(choices[i].weight - max);
+      if (args.normalize_top_k) sum += choices[i].weight;
+    }
+    sum += args.routing.normalize_eps;
+    for (int i = 0; i < args.top_k; ++i) choices[i].weight /= sum;
+  } else if (args.normalize_top_k) {
+    for (int i = 0; i < args.top_k; ++i) sum += choices[i].weight;
+    sum += args.routing.normalize_eps;
+    for (int i = 0; i < args.top_k; ++i) choices[i].weight /= sum;
   }
-  for (int i = 0; i < args.top_k; ++i) choices[i].weight /= sum;
+  for (int i = 0; i < args.top_k; ++i) choices[i].weight *= args.routing.scale;
 }
 
 void MoeStage::SortByExpert(const MoeArgs& args) {
@@ -123,7 +215,8 @@ void MoeStage::RunExperts(const MoeArgs& args) {
                      .input_rows = entry_row_.data() + begin,
                      .m = count,
                      .out = hidden + begin * inter,
-                     .epilogue = Epilogue::kSiluMul});
+                     .epilogue = Epilogue::kSiluMul,
+                     .gate_limit = args.gate_limit});
   }
   products_->Run(list_);
 

@@ -25,7 +25,11 @@ class MoeStage {
   };
 
   void Route(const MoeArgs& args);
-  void ChooseExperts(const MoeArgs& args, int row);
+  void Score(const MoeArgs& args, float* logits) const;
+  void KeepBestGroups(const MoeArgs& args, float* scores) const;
+  static void TakeLargest(const float* values, int64_t experts, int top_k, Choice* choices);
+  void ChooseExperts(const MoeArgs& args, int row, float* biased);
+  void WeighChoices(const MoeArgs& args, const float* scores, Choice* choices) const;
   void SortByExpert(const MoeArgs& args);
   void RunExperts(const MoeArgs& args);
   void Combine(const MoeArgs& args);
@@ -33,7 +37,8 @@ class MoeStage {
 
   const CpuContext* context_;
   ProductStage* products_;
-  Floats logits_;                      // [rows, experts]
+  Floats logits_;                      // [rows, experts], then scores
+  Floats biased_;                      // [threads, experts]
   std::vector<Choice> choices_;        // [rows, top_k], experts ascending
   std::vector<int32_t> expert_begin_;  // [experts + 1] entries of each expert
   std::vector<int32_t> next_entry_;    // [experts]

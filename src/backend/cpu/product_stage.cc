@@ -20,6 +20,14 @@ int64_t RowBytes(const PackedMatrix& matrix) {
   return matrix.cols() * (matrix.act_format() == kActF32 ? 4 : 2);
 }
 
+// A NaN stays one.
+void ClampGate(float limit, int64_t n, float* gate, float* up) {
+  for (int64_t i = 0; i < n; ++i) {
+    gate[i] = gate[i] > limit ? limit : gate[i];
+    up[i] = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+  }
+}
+
 }  // namespace
 
 ProductStage::Cut ProductStage::CutOf(const Product& product, int products) const {
@@ -131,6 +139,7 @@ void ProductStage::RunBlock(const Product& product, int64_t row, int64_t count, 
   const float* pair_bias = product.pair_bias != nullptr ? product.pair_bias + n_begin : nullptr;
   for (int64_t i = 0; i < count; ++i) {
     if (pair_bias != nullptr) kernels.add(pair_bias, n, up + i * n);
+    if (product.gate_limit > 0.0F) ClampGate(product.gate_limit, n, y + i * n, up + i * n);
     kernels.silu_mul(y + i * n, up + i * n, n, out + i * stride + n_begin);
   }
 }
@@ -152,7 +161,8 @@ void ProductStage::Run(const LinearArgs& args) {
                     .m = args.rows,
                     .bias = bias_of(i),
                     .out = args.outputs[i],
-                    .epilogue = args.epilogue};
+                    .epilogue = args.epilogue,
+                    .gate_limit = args.gate_limit};
     if (paired) {
       product.pair = &Cpu(*args.weights[1]).matrix();
       product.pair_bias = bias_of(1);

@@ -23,6 +23,7 @@ struct Product {
   const float* pair_bias = nullptr;
   float* out = nullptr;  // [m, rows of matrix]
   Epilogue epilogue = Epilogue::kStore;
+  float gate_limit = 0.0F;  // kSiluMul, > 0: clamps both
 };
 
 class ProductStage {

@@ -1,0 +1,352 @@
+// Attention over latents on every ISA: the definition with keys and values of each head built out,
+// in double precision; agreement with the plain loops; and tokens that come out alike however their
+// sequence was cut into steps and whoever was beside it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/latent_ops.h"
+#include "base/format.h"
+#include "tests/harness/host_rows.h"
+#include "tests/harness/memory_tensors.h"
+
+namespace deepinfer {
+namespace {
+
+struct Shape {
+  int heads;
+  int latent;
+  int nope_dim;
+  int rope_dim;
+  int value_dim;
+  RopeStyle rope_style = RopeStyle::kInterleaved;
+  int block_tokens = 16;
+  std::vector<int> lengths = {1, 17, 65, 257};
+  DType dtype = DType::kF32;
+};
+
+std::vector<Shape> Shapes() {
+  return {
+      {.heads = 4, .latent = 32, .nope_dim = 16, .rope_dim = 8, .value_dim = 16},
+      {.heads = 3,
+       .latent = 24,
+       .nope_dim = 10,
+       .rope_dim = 6,
+       .value_dim = 20,
+       .rope_style = RopeStyle::kHalves,
+       .block_tokens = 32,
+       .lengths = {1, 15, 64, 130, 256, 300, 530}},
+      {.heads = 80,
+       .latent = 64,
+       .nope_dim = 32,
+       .rope_dim = 16,
+       .value_dim = 32,
+       .lengths = {3, 70}},
+      // As released.
+      {.heads = 128,
+       .latent = 512,
+       .nope_dim = 128,
+       .rope_dim = 64,
+       .value_dim = 128,
+       .lengths = {2, 19},
+       .dtype = DType::kBF16},
+  };
+}
+
+using Sequences = std::vector<std::vector<float>>;  // output of each token of each
+
+class LatentHarness {
+ public:
+  LatentHarness(Backend* backend, const Shape& shape) : backend_(backend), shape_(shape) {
+    for (int i = 0; i < shape.rope_dim / 2; ++i) {
+      inv_freq_.push_back(
+          std::pow(10000.0F, -2.0F * static_cast<float>(i) / static_cast<float>(shape.rope_dim)));
+    }
+    norm_values_ = RandomFloats(5, shape.latent);
+    const TensorView& view = tensors_.Add("norm", DType::kF32, {shape.latent}, norm_values_);
+    norm_ = std::move(backend->Bind(tensors_, view, WeightRole::kVector)).value();
+    key_up_ = BindHeads(1000, shape.latent, shape.nope_dim);
+    value_up_ = BindHeads(2000, shape.value_dim, shape.latent);
+    layout_.block_tokens = shape.block_tokens;
+    layout_.history.push_back({.name = "other", .ratio = 1, .layers = 2, .row_bytes = 24});
+    layout_.history.push_back(
+        {.name = "latent",
+         .ratio = 1,
+         .layers = 3,
+         .row_bytes = int64_t{LatentRowElements(shape.latent, shape.rope_dim)} *
+                      backend->kv_element_bytes()});
+    rows_ =
+        std::make_unique<HostRows>(backend, layout_, static_cast<int>(shape.lengths.size()), 576);
+  }
+
+  std::vector<float> Query(int sequence, int position) const {
+    return Input(sequence, position, 0, int64_t{shape_.heads} * head_dim());
+  }
+  std::vector<float> Latent(int sequence, int position) const {
+    return Input(sequence, position, 1, shape_.latent + shape_.rope_dim);
+  }
+
+  void Step(const std::vector<HostRows::Query>& queries, int dead_per_row, Sequences* outputs) {
+    const StepInput step = rows_->StepWithDeadTokens(queries, dead_per_row);
+    std::vector<float> q, kv;
+    for (int t = 0; t < step.shape.num_tokens; ++t) {
+      // Inputs are a function of sequence and position.
+      const int sequence = step.slot[step.token_row[t]];
+      for (float x : Query(sequence, step.position[t])) q.push_back(x);
+      for (float x : Latent(sequence, step.position[t])) kv.push_back(x);
+    }
+    const LatentAttentionSpec spec{.layer = 1,
+                                   .group = 1,
+                                   .heads = shape_.heads,
+                                   .latent = shape_.latent,
+                                   .nope_dim = shape_.nope_dim,
+                                   .rope_dim = shape_.rope_dim,
+                                   .value_dim = shape_.value_dim,
+                                   .scale = 0.3F,
+                                   .rope_style = shape_.rope_style,
+                                   .inv_freq = inv_freq_.data(),
+                                   .rope_factor = 1.1F,
+                                   .latent_norm = norm_.get(),
+                                   .key_up = key_up_.get(),
+                                   .value_up = value_up_.get()};
+    const int64_t cols = int64_t{shape_.heads} * shape_.value_dim;
+    std::vector<float> out(static_cast<size_t>(step.shape.num_tokens * cols), std::nanf(""));
+    backend_->LatentAttention(step, spec, {.q = q.data(), .kv = kv.data(), .out = out.data()});
+    for (int t = 0; t < step.shape.num_tokens; ++t) {
+      const auto begin = out.begin() + t * cols;
+      if (step.kind[t] == TokenKind::kDead) {
+        for (int64_t i = 0; i < cols; ++i) EXPECT_EQ(begin[i], 0.0F) << "dead token";
+        continue;
+      }
+      std::vector<float>& to = (*outputs)[static_cast<size_t>(step.slot[step.token_row[t]])];
+      to.insert(to.end(), begin, begin + cols);
+    }
+  }
+
+  // Every sequence in chunks of `chunk`, `together` sequences in one step.
+  Sequences RunAll(int chunk, int together, int dead_per_row) {
+    const std::vector<int>& lengths = shape_.lengths;
+    Sequences outputs(lengths.size());
+    const auto count = static_cast<int>(lengths.size());
+    for (int first = 0; first < count; first += together) {
+      for (int start = 0;; start += chunk) {
+        std::vector<HostRows::Query> queries;
+        for (int s = first; s < std::min(count, first + together); ++s) {
+          const int left = lengths[static_cast<size_t>(s)] - start;
+          if (left <= 0) continue;
+          queries.push_back(
+              {.sequence = s,
+               .start = start,
+               .tokens = std::vector<int32_t>(static_cast<size_t>(std::min(chunk, left)), 1)});
+        }
+        if (queries.empty()) break;
+        Step(queries, dead_per_row, &outputs);
+      }
+    }
+    return outputs;
+  }
+
+  int head_dim() const { return shape_.nope_dim + shape_.rope_dim; }
+  const std::vector<float>& norm() const { return norm_values_; }
+  const std::vector<float>& inv_freq() const { return inv_freq_; }
+  static std::vector<float> HeadValues(uint64_t seed, int head, int64_t count) {
+    return RandomFloats(seed + static_cast<uint64_t>(head), count);
+  }
+
+ private:
+  std::vector<float> Input(int sequence, int position, int part, int64_t count) const {
+    return RandomFloats(static_cast<uint64_t>(sequence * 100000 + position * 10 + part), count);
+  }
+  std::unique_ptr<Weight> BindHeads(uint64_t seed, int64_t rows, int64_t cols) {
+    std::vector<TensorView> views;
+    for (int head = 0; head < shape_.heads; ++head) {
+      views.push_back(
+          tensors_.Add("head", shape_.dtype, {rows, cols}, HeadValues(seed, head, rows * cols)));
+    }
+    return std::move(backend_->BindExperts(tensors_, views)).value();
+  }
+
+  Backend* backend_;
+  Shape shape_;
+  MemoryTensors tensors_;
+  std::unique_ptr<Weight> norm_, key_up_, value_up_;
+  std::vector<float> norm_values_, inv_freq_;
+  CacheLayout layout_;
+  std::unique_ptr<HostRows> rows_;
+};
+
+struct Mode {
+  const char* isa;
+  ComputeDtype dtype;
+};
+
+std::unique_ptr<Backend> MakeBackend(const Mode& mode, int threads) {
+  Result<std::unique_ptr<Backend>> backend = CreateBackend(
+      {.device = "cpu", .threads = threads, .dtype = mode.dtype, .cpu_isa = mode.isa});
+  return backend.ok() ? std::move(backend).value() : nullptr;
+}
+
+class LatentOps : public testing::TestWithParam<Mode> {
+ protected:
+  void SetUp() override {
+    if (MakeBackend(GetParam(), 1) == nullptr) {
+      GTEST_SKIP() << "this machine lacks " << GetParam().isa;
+    }
+  }
+};
+
+TEST_P(LatentOps, AgreesWithTheReference) {
+  const bool rounded = GetParam().dtype == ComputeDtype::kAuto;
+  const auto reference = MakeBackend({"scalar", GetParam().dtype}, 1);
+  const auto backend = MakeBackend(GetParam(), 2);
+  for (const Shape& shape : Shapes()) {
+    const Sequences want = LatentHarness(reference.get(), shape).RunAll(1000, 100, 0);
+    const Sequences got = LatentHarness(backend.get(), shape).RunAll(1000, 100, 0);
+    for (size_t s = 0; s < want.size(); ++s) {
+      ASSERT_EQ(want[s].size(), got[s].size());
+      double worst = 0.0;
+      double largest = 1.0;
+      for (size_t i = 0; i < want[s].size(); ++i) {
+        ASSERT_TRUE(std::isfinite(got[s][i])) << shape.latent << " sequence " << s << " at " << i;
+        worst = std::max(worst, std::abs(double{want[s][i]} - double{got[s][i]}));
+        largest = std::max(largest, std::abs(double{want[s][i]}));
+      }
+      const double tolerance = !rounded ? 1e-5 : shape.dtype == DType::kF32 ? 4e-3 : 2e-2;
+      EXPECT_LE(worst, tolerance * largest)
+          << "latent " << shape.latent << ", " << shape.lengths[s] << " keys";
+    }
+  }
+}
+
+TEST_P(LatentOps, TokensDoNotDependOnChunksOrCompany) {
+  const auto one = MakeBackend(GetParam(), 1);
+  const auto three = MakeBackend(GetParam(), 3);
+  for (const Shape& shape : Shapes()) {
+    const Sequences whole = LatentHarness(one.get(), shape).RunAll(1000, 1, 0);
+    const auto expect_same = [&](const Sequences& got, const char* what) {
+      for (size_t s = 0; s < whole.size(); ++s) {
+        ASSERT_EQ(whole[s].size(), got[s].size());
+        EXPECT_EQ(memcmp(whole[s].data(), got[s].data(), got[s].size() * sizeof(float)), 0)
+            << what << ", latent " << shape.latent << ", " << shape.lengths[s] << " tokens";
+      }
+    };
+    expect_same(LatentHarness(three.get(), shape).RunAll(1000, 100, 0), "batch");
+    expect_same(LatentHarness(three.get(), shape).RunAll(1, 1, 0), "token by token");
+    expect_same(LatentHarness(three.get(), shape).RunAll(7, 100, 2), "chunks of 7, dead tokens");
+    expect_same(LatentHarness(one.get(), shape).RunAll(64, 3, 0), "chunks of 64");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, LatentOps,
+    testing::Values(Mode{"scalar", ComputeDtype::kAuto}, Mode{"scalar", ComputeDtype::kFloat32},
+                    Mode{"avx2", ComputeDtype::kAuto}, Mode{"avx2", ComputeDtype::kFloat32},
+                    Mode{"avx512", ComputeDtype::kAuto}, Mode{"avx512", ComputeDtype::kFloat32},
+                    Mode{"amx", ComputeDtype::kAuto}, Mode{"amx", ComputeDtype::kFloat32}),
+    [](const testing::TestParamInfo<Mode>& param) {
+      return Format("{}_{}", param.param.isa,
+                    param.param.dtype == ComputeDtype::kAuto ? "auto" : "float32");
+    });
+
+// The definition: keys and values of every head built from the latents.
+class Definition {
+ public:
+  Definition(const LatentHarness& harness, const Shape& shape) : harness_(harness), shape_(shape) {}
+
+  std::vector<double> Output(int token, int head) const {
+    const std::vector<double> q = HeadQuery(token, head);
+    const std::vector<float> value_up =
+        LatentHarness::HeadValues(2000, head, int64_t{shape_.value_dim} * shape_.latent);
+    std::vector<double> out(static_cast<size_t>(shape_.value_dim), 0.0);
+    std::vector<double> weights;
+    double sum = 0.0;
+    for (int at = 0; at <= token; ++at) {
+      const std::vector<double> key = HeadKey(at, head);
+      double score = 0.0;
+      for (size_t i = 0; i < q.size(); ++i) score += q[i] * key[i];
+      weights.push_back(std::exp(0.3 * score));
+      sum += weights.back();
+    }
+    for (int at = 0; at <= token; ++at) {
+      const std::vector<double> latent = Normed(at);
+      for (size_t v = 0; v < out.size(); ++v) {
+        double value = 0.0;
+        for (size_t j = 0; j < latent.size(); ++j) {
+          value += double{value_up[v * latent.size() + j]} * latent[j];
+        }
+        out[v] += weights[static_cast<size_t>(at)] / sum * value;
+      }
+    }
+    return out;
+  }
+
+ private:
+  std::vector<double> Rotated(const float* x, int position) const {
+    std::vector<double> out;
+    for (int i = 0; i < shape_.rope_dim / 2; ++i) {
+      const double angle = position * double{harness_.inv_freq()[static_cast<size_t>(i)]};
+      const double a = x[2 * i];
+      const double b = x[2 * i + 1];
+      out.push_back(1.1 * (a * std::cos(angle) - b * std::sin(angle)));
+      out.push_back(1.1 * (a * std::sin(angle) + b * std::cos(angle)));
+    }
+    return out;
+  }
+  std::vector<double> Normed(int token) const {
+    const std::vector<float> kv = harness_.Latent(0, token);
+    double sum = 0.0;
+    for (int i = 0; i < shape_.latent; ++i)
+      sum += double{kv[static_cast<size_t>(i)]} * kv[static_cast<size_t>(i)];
+    std::vector<double> out;
+    for (size_t i = 0; i < static_cast<size_t>(shape_.latent); ++i) {
+      out.push_back(kv[i] / std::sqrt(sum / shape_.latent + 1e-6) * harness_.norm()[i]);
+    }
+    return out;
+  }
+  std::vector<double> HeadQuery(int token, int head) const {
+    const std::vector<float> q = harness_.Query(0, token);
+    const float* from = q.data() + head * harness_.head_dim();
+    std::vector<double> out(from, from + shape_.nope_dim);
+    for (double x : Rotated(from + shape_.nope_dim, token)) out.push_back(x);
+    return out;
+  }
+  std::vector<double> HeadKey(int token, int head) const {
+    const std::vector<float> key_up =
+        LatentHarness::HeadValues(1000, head, int64_t{shape_.latent} * shape_.nope_dim);
+    const std::vector<double> latent = Normed(token);
+    std::vector<double> out(static_cast<size_t>(shape_.nope_dim), 0.0);
+    for (size_t j = 0; j < latent.size(); ++j) {
+      for (size_t i = 0; i < out.size(); ++i)
+        out[i] += latent[j] * double{key_up[j * out.size() + i]};
+    }
+    const std::vector<float> kv = harness_.Latent(0, token);
+    for (double x : Rotated(kv.data() + shape_.latent, token)) out.push_back(x);
+    return out;
+  }
+
+  const LatentHarness& harness_;
+  const Shape& shape_;
+};
+
+TEST(LatentDefinition, SmallSequence) {
+  const auto backend = MakeBackend({"scalar", ComputeDtype::kFloat32}, 1);
+  const Shape shape{
+      .heads = 3, .latent = 12, .nope_dim = 6, .rope_dim = 4, .value_dim = 5, .lengths = {6}};
+  LatentHarness harness(backend.get(), shape);
+  const Sequences outputs = harness.RunAll(1000, 1, 0);
+  const Definition definition(harness, shape);
+  for (int token = 0; token < 6; ++token) {
+    for (int head = 0; head < shape.heads; ++head) {
+      const std::vector<double> want = definition.Output(token, head);
+      for (int i = 0; i < shape.value_dim; ++i) {
+        const auto at = static_cast<size_t>((token * shape.heads + head) * shape.value_dim + i);
+        EXPECT_NEAR(outputs[0][at], want[static_cast<size_t>(i)], 1e-5);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace deepinfer
