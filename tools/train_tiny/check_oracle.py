@@ -1,6 +1,6 @@
 """Compares the PyTorch model with the NumPy reference on random weights: logits of a whole prompt,
 draft tokens, draft logits and confidences.
-  python3 check_oracle.py --oracle PATH/oracle_v41.py [--checkpoint DIR]"""
+  python3 check_oracle.py --oracle PATH/oracle_v41.py"""
 
 import argparse
 import importlib.util

@@ -15,7 +15,7 @@ fi
 python3 "$here/data.py" --text "$work" $written --out "$work/data" 2>&1 | tee "$OUT/data.log"
 if [ -n "$written" ]; then
   # The written text comes back too, in parts, so that training can be repeated.
-  (xz -T6 -2 -c "$work/written.jsonl" | split -b 15000000 - "$work/written.xz.") &
+  (gzip -6 -c "$work/written.jsonl" | split -b 15000000 - "$work/written.gz.") &
 fi
 python3 "$here/train.py" --data "$work/data" --out "$work/run" --seconds "$3" $4 2>&1 |
   tee "$OUT/train.log"
@@ -26,6 +26,6 @@ tar -czf "$OUT/small.tar.gz" -C "$work/run/checkpoint" config.json engram.json t
   -C "$OUT" data.log train.log
 rm -f "$OUT"/*.log
 for part in aa ab ac ad; do
-  [ -f "$work/written.xz.$part" ] && cp "$work/written.xz.$part" "$OUT" || true
+  [ -f "$work/written.gz.$part" ] && cp "$work/written.gz.$part" "$OUT" || true
 done
 ls -l "$OUT"
