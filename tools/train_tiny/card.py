@@ -10,7 +10,8 @@ def main():
     print('\n## Figures of the bundled checkpoint\n')
     unique = ', '.join(f'{k} {n / 1e6:.2f} M' for k, n in r['unique_tokens'].items())
     print(
-        f'{r["parameters"] / 1e6:.2f} M parameters, {r["bytes"]} bytes of tensors. {r["steps"]} steps, '
+        f'{r["parameters"] / 1e6:.2f} M parameters, {r["bytes"]} bytes of tensors. '
+        f'{r["steps"]} steps, '
         f'{r["tokens"] / 1e6:.0f} M tokens in {r["seconds"]:.0f} s; unique tokens: {unique} '
         '(windows are drawn by the shares in `data.py`, so every source was seen several times).\n'
     )

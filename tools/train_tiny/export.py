@@ -76,7 +76,8 @@ class Writer:
                     f.write(self.tensors[name][2])
             total += at
         index = dict(metadata=dict(total_size=total), weight_map=files)
-        (folder / 'model.safetensors.index.json').write_text(json.dumps(index, separators=(',', ':')) + '\n')
+        text = json.dumps(index, separators=(',', ':')) + '\n'
+        (folder / 'model.safetensors.index.json').write_text(text)
         return total
 
 
