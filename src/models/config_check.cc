@@ -9,11 +9,13 @@
 namespace deepinfer {
 namespace {
 
-constexpr std::array<KnownFamily, 5> kFamilies = {{
+constexpr std::array<KnownFamily, 7> kFamilies = {{
     {ModelFamily::kLlama, "llama", "LlamaForCausalLM", "llama"},
     {ModelFamily::kQwen2, "qwen2", "Qwen2ForCausalLM", "qwen2"},
     {ModelFamily::kQwen3, "qwen3", "Qwen3ForCausalLM", "qwen3"},
     {ModelFamily::kQwen3Moe, "qwen3_moe", "Qwen3MoeForCausalLM", "qwen3moe"},
+    {ModelFamily::kOwn, "deepseek_v3", "DeepseekV3ForCausalLM", ""},
+    {ModelFamily::kOwn, "deepseek_v4", "DeepseekV4ForCausalLM", ""},
     {ModelFamily::kOwn, "deepseek_v41", "DeepseekV41ForCausalLM", ""},
 }};
 

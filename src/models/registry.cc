@@ -4,6 +4,9 @@
 
 #include "base/format.h"
 #include "models/decoder/decoder_model.h"
+#include "models/deepseek_v41/v41_model.h"
+#include "models/deepseek_v3/model.h"
+#include "models/deepseek_v4/model.h"
 
 namespace deepinfer {
 namespace {
@@ -19,6 +22,9 @@ constexpr Family kFamilies[] = {
     {"qwen2", DecoderModel::Load},
     {"qwen3", DecoderModel::Load},
     {"qwen3_moe", DecoderModel::Load},
+    {"deepseek_v41", V41Model::Load},
+    {"deepseek_v3", DeepseekV3Model::Load},
+    {"deepseek_v4", DeepseekV4Model::Load},
 };
 
 }  // namespace

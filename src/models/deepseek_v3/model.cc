@@ -1,0 +1,212 @@
+#include "models/deepseek_v3/model.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "backend/latent_ops.h"
+
+namespace deepinfer {
+namespace {
+
+constexpr float kRoutingEps = 1e-20F;  // of the published normalisation of weights
+
+void Grow(std::vector<float>* buffer, int tokens, int64_t cols) {
+  const size_t needed = static_cast<size_t>(tokens) * static_cast<size_t>(cols);
+  if (buffer->size() < needed) buffer->resize(needed);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> DeepseekV3Model::Load(const Checkpoint& checkpoint, Backend* backend,
+                                                     const LoadProgress& progress) {
+  DI_ASSIGN(DeepseekV3Config config, ReadDeepseekV3Config(checkpoint.config_json()));
+  DI_ASSIGN(DeepseekV3Weights weights, BindDeepseekV3(checkpoint, config, backend, progress));
+  return std::unique_ptr<Model>(
+      new DeepseekV3Model(checkpoint, backend, std::move(config), std::move(weights)));
+}
+
+DeepseekV3Model::DeepseekV3Model(const Checkpoint& checkpoint, Backend* backend,
+                                 DeepseekV3Config config, DeepseekV3Weights weights)
+    : backend_(backend), config_(std::move(config)), weights_(std::move(weights)) {
+  const ModelConfig& facts = checkpoint.config();
+  info_.architecture = facts.architecture;
+  info_.name = facts.name;
+  info_.dtype = Info(checkpoint.main_dtype()).name;
+  info_.parameters = checkpoint.parameters();
+  info_.layers = config_.layers;
+  info_.hidden = config_.hidden;
+  info_.vocab = config_.vocab;
+  info_.context_max = facts.context_max;
+  info_.weight_bytes = weights_.packed_bytes;
+  info_.eos_ids = facts.eos_ids;
+  info_.bos_id = facts.bos_id;
+  layout_.history.push_back(
+      {.name = "latent",
+       .ratio = 1,
+       .layers = config_.layers,
+       .row_bytes = int64_t{LatentRowElements(config_.latent, config_.rope_dim)} *
+                    backend->kv_element_bytes()});
+  CreateActivations();
+}
+
+void DeepseekV3Model::CreateActivations() {
+  std::map<int64_t, std::vector<const Weight*>> readers;  // by width
+  const auto add = [&](std::initializer_list<const Weight*> weights) {
+    for (const Weight* weight : weights) {
+      if (weight != nullptr) readers[weight->cols].push_back(weight);
+    }
+  };
+  for (const DeepseekV3Layer& layer : weights_.layers) {
+    add({layer.q_a.get(), layer.kv_a.get(), layer.q.get(), layer.o.get()});
+    add({layer.gate.get(), layer.up.get(), layer.down.get()});
+    add({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
+    add({layer.shared_gate.get(), layer.shared_up.get(), layer.shared_down.get()});
+  }
+  std::map<int64_t, Activation*> inputs;
+  for (const auto& [cols, of] : readers) {
+    inputs[cols] = inputs_.emplace_back(backend_->CreateActivation(cols, of)).get();
+  }
+  hidden_input_ = inputs[config_.hidden];
+  if (config_.q_lora > 0) query_input_ = inputs[config_.q_lora];
+  o_input_ = inputs[int64_t{config_.heads} * config_.value_dim];
+  if (config_.dense_layers > 0) dense_input_ = inputs[config_.intermediate];
+  if (config_.shared_intermediate > 0 && config_.dense_layers < config_.layers) {
+    shared_input_ = inputs[config_.shared_intermediate];
+  }
+  // Few rows of the head's own type, which the layers need not prepare.
+  const Weight* head = weights_.head.get();
+  head_input_ = inputs_.emplace_back(backend_->CreateActivation(config_.hidden, {&head, 1})).get();
+}
+
+void DeepseekV3Model::ReserveBuffers(int tokens) {
+  Grow(&hidden_, tokens, config_.hidden);
+  Grow(&low_query_, tokens, config_.q_lora);
+  Grow(&q_, tokens, int64_t{config_.heads} * config_.head_dim());
+  Grow(&kv_, tokens, config_.latent + config_.rope_dim);
+  Grow(&attention_, tokens, int64_t{config_.heads} * config_.value_dim);
+  Grow(&ffn_, tokens, std::max(config_.intermediate, config_.shared_intermediate));
+}
+
+const float* DeepseekV3Model::Forward(const StepInput& step) {
+  const int tokens = step.shape.num_tokens;
+  ReserveBuffers(tokens);
+  backend_->Embed(weights_.embedding_or_head(), step.token, tokens, hidden_.data());
+  for (int i = 0; i < config_.layers; ++i) {
+    const DeepseekV3Layer& layer = weights_.layers[static_cast<size_t>(i)];
+    RunAttention(step, i);
+    backend_->NormQuantize(hidden_.data(), nullptr, tokens, layer.ffn_norm.get(), config_.norm_eps,
+                           hidden_input_);
+    if (layer.router != nullptr) {
+      RunExperts(layer, tokens);
+    } else {
+      RunGated(layer.gate.get(), layer.up.get(), layer.down.get(), tokens);
+    }
+  }
+  return hidden_.data();
+}
+
+void DeepseekV3Model::ProjectQueries(const DeepseekV3Layer& layer, int tokens) {
+  if (layer.q_a == nullptr) {
+    const Weight* both[] = {layer.q.get(), layer.kv_a.get()};
+    float* outputs[] = {q_.data(), kv_.data()};
+    backend_->Linear({.input = hidden_input_, .rows = tokens, .weights = both, .outputs = outputs});
+    return;
+  }
+  const Weight* both[] = {layer.q_a.get(), layer.kv_a.get()};
+  float* outputs[] = {low_query_.data(), kv_.data()};
+  backend_->Linear({.input = hidden_input_, .rows = tokens, .weights = both, .outputs = outputs});
+  backend_->NormQuantize(low_query_.data(), nullptr, tokens, layer.q_norm.get(), config_.norm_eps,
+                         query_input_);
+  const Weight* q[] = {layer.q.get()};
+  float* output[] = {q_.data()};
+  backend_->Linear({.input = query_input_, .rows = tokens, .weights = q, .outputs = output});
+}
+
+void DeepseekV3Model::RunAttention(const StepInput& step, int index) {
+  const DeepseekV3Layer& layer = weights_.layers[static_cast<size_t>(index)];
+  const int tokens = step.shape.num_tokens;
+  backend_->NormQuantize(hidden_.data(), nullptr, tokens, layer.attn_norm.get(), config_.norm_eps,
+                         hidden_input_);
+  ProjectQueries(layer, tokens);
+  const LatentAttentionSpec spec{
+      .layer = index,
+      .heads = config_.heads,
+      .latent = config_.latent,
+      .nope_dim = config_.nope_dim,
+      .rope_dim = config_.rope_dim,
+      .value_dim = config_.value_dim,
+      .scale = config_.softmax_scale,
+      .rope_style = config_.rope.style,
+      .inv_freq = config_.rope.inv_freq.data(),
+      .rope_factor = config_.rope.attention_factor,
+      .latent_norm = layer.kv_norm.get(),
+      .norm_eps = config_.norm_eps,
+      .key_up = layer.key_up.get(),
+      .value_up = layer.value_up.get(),
+  };
+  backend_->LatentAttention(step, spec,
+                            {.q = q_.data(), .kv = kv_.data(), .out = attention_.data()});
+  backend_->NormQuantize(attention_.data(), nullptr, tokens, nullptr, 0.0F, o_input_);
+  const Weight* o[] = {layer.o.get()};
+  float* residual[] = {hidden_.data()};
+  backend_->Linear({.input = o_input_,
+                    .rows = tokens,
+                    .weights = o,
+                    .outputs = residual,
+                    .epilogue = Epilogue::kAdd});
+}
+
+// hidden += down(silu(gate) * up) of the prepared hidden input.
+void DeepseekV3Model::RunGated(const Weight* gate, const Weight* up, const Weight* down,
+                               int tokens) {
+  Activation* input =
+      down->cols == config_.intermediate && dense_input_ != nullptr ? dense_input_ : shared_input_;
+  const Weight* gate_up[] = {gate, up};
+  float* inner[] = {ffn_.data()};
+  backend_->Linear({.input = hidden_input_,
+                    .rows = tokens,
+                    .weights = gate_up,
+                    .outputs = inner,
+                    .epilogue = Epilogue::kSiluMul});
+  backend_->NormQuantize(ffn_.data(), nullptr, tokens, nullptr, 0.0F, input);
+  const Weight* downs[] = {down};
+  float* residual[] = {hidden_.data()};
+  backend_->Linear({.input = input,
+                    .rows = tokens,
+                    .weights = downs,
+                    .outputs = residual,
+                    .epilogue = Epilogue::kAdd});
+}
+
+void DeepseekV3Model::RunExperts(const DeepseekV3Layer& layer, int tokens) {
+  backend_->Moe({.input = hidden_input_,
+                 .rows = tokens,
+                 .router = layer.router.get(),
+                 .gate = layer.expert_gate.get(),
+                 .up = layer.expert_up.get(),
+                 .down = layer.expert_down.get(),
+                 .top_k = config_.top_k,
+                 .normalize_top_k = config_.normalize_top_k,
+                 .out = hidden_.data(),
+                 .routing = {.scoring = RouterScoring::kSigmoid,
+                             .bias = layer.router_bias.get(),
+                             .groups = config_.groups,
+                             .group_top_k = config_.group_top_k,
+                             .normalize_eps = kRoutingEps,
+                             .scale = config_.routed_scale}});
+  if (layer.shared_gate != nullptr) {
+    RunGated(layer.shared_gate.get(), layer.shared_up.get(), layer.shared_down.get(), tokens);
+  }
+}
+
+void DeepseekV3Model::Head(const float* hidden, const int32_t* row_index, int rows, float* logits) {
+  if (rows == 0) return;
+  backend_->NormQuantize(hidden, row_index, rows, weights_.output_norm.get(), config_.norm_eps,
+                         head_input_);
+  const Weight* head[] = {weights_.head.get()};
+  float* outputs[] = {logits};
+  backend_->Linear({.input = head_input_, .rows = rows, .weights = head, .outputs = outputs});
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,87 @@
+// DeepSeek V4: residual streams mixed by hyper-connections; attention over a window and compressed
+// entries of the past; hashed and chosen experts beside a shared one.
+// Created by LoadModel; the runner thread makes every call; the backend outlives it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/compressed_ops.h"
+#include "models/checkpoint.h"
+#include "models/deepseek_v4/config.h"
+#include "models/deepseek_v4/weights.h"
+#include "models/model.h"
+#include "models/registry.h"
+
+namespace deepinfer {
+
+class DeepseekV4Model final : public Model {
+ public:
+  static Result<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, Backend* backend,
+                                             const LoadProgress& progress);
+
+  const ModelInfo& info() const override { return info_; }
+  const CacheLayout& cache_layout() const override { return layout_; }
+  const float* Forward(const StepInput& step) override;
+  void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) override;
+
+ private:
+  // Where a layer keeps its rows.
+  struct Place {
+    int window = 0;        // layer of the window ring
+    int entries_ring = 0;  // layer of the ring of its compressor
+    int entries = 0;       // layer of its history group
+    int keys_ring = 0;
+    int keys = 0;
+  };
+
+  DeepseekV4Model(const Checkpoint& checkpoint, Backend* backend, DeepseekV4Config config,
+                  DeepseekV4Weights weights);
+  void LayOutCache();
+  void AddCompressedGroups(DeepseekV4Config::Past past, int ratio);
+  void CreateActivations();
+  void ReserveBuffers(int tokens);
+  void EnterSite(const HyperWeights& hyper, const Weight* norm, int tokens);
+  void LeaveSite(int tokens);
+  void RunAttention(const StepInput& step, int layer);
+  void ProjectInputs(const DeepseekV4Layer& layer, int tokens);
+  void RunCompressors(const StepInput& step, int layer);
+  void AttendAndProject(const StepInput& step, int layer);
+  void RunExperts(const StepInput& step, const DeepseekV4Layer& layer,
+                  const DeepseekV4Config::Layer& kind);
+  TailRope RopeOf(const DeepseekV4Config::Layer& kind) const;
+  StreamShape Shape(int tokens) const {
+    return {.rows = tokens, .streams = config_.streams, .hidden = config_.hidden};
+  }
+
+  Backend* backend_;
+  DeepseekV4Config config_;
+  ModelInfo info_;
+  CacheLayout layout_;
+  std::vector<Place> places_;
+  // Groups of the layout; those of a kind without layers are not used.
+  struct Groups {
+    int ring = 0;
+    int history = 0;
+  };
+  int window_ring_ = 0;
+  Groups chosen_, every_, keys_;
+  DeepseekV4Weights weights_;
+
+  // Inputs of the linear stages, by width: stages of one width are never alive at once.
+  std::vector<std::unique_ptr<Activation>> inputs_;
+  Activation* streams_input_ = nullptr;
+  Activation* hidden_input_ = nullptr;
+  Activation* query_input_ = nullptr;
+  Activation* o_input_ = nullptr;
+  Activation* shared_input_ = nullptr;
+  Activation* head_input_ = nullptr;
+  // [tokens, *], grown to the largest step seen.
+  std::vector<float> x_, raw_, pre_, post_, comb_, u_, y_;
+  std::vector<float> low_query_, q_, kv_, attention_, ffn_;
+  std::vector<float> entry_kv_, entry_gate_, key_kv_, key_gate_, index_q_, index_weight_;
+  std::vector<int32_t> selected_, selected_count_;
+};
+
+}  // namespace deepinfer
