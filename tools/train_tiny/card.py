@@ -32,9 +32,8 @@ def main():
     for line in log[:: max(1, len(log) // 10)] + log[-1:]:
         keys = ('step', 'loss', 'draft', 'index', 'accepted', 'overlap')
         print('| ' + ' | '.join(str(line[k]) for k in keys) + ' |')
-    print(
-        '\nIn training, accepted + 1 is under teacher forcing.\n\n## Samples (greedy, uncut choice)\n'
-    )
+    print('\nIn training, accepted + 1 is under teacher forcing.\n')
+    print('## Samples (greedy, uncut choice)\n')
     for s in r['samples'][1:]:
         text = ' '.join(s['text'].split())
         print(f'- **{s["prompt"]}** {text}')
