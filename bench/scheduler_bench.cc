@@ -121,11 +121,13 @@ class Bench {
       times->push_back(std::chrono::duration<double, std::micro>(end - begin).count());
     }
     result_.rows.assign(plan.rows.size(), {});
+    result_.emitted.assign(plan.rows.size(), {});
     for (size_t i = 0; i < plan.rows.size(); ++i) {
       result_.rows[i].sequence = plan.rows[i].sequence;
       result_.rows[i].slot = plan.rows[i].slot;
-      result_.rows[i].sampled = plan.rows[i].sample;
-      result_.rows[i].token = static_cast<TokenId>((now_us_ + plan.rows[i].slot) % 1000);
+      result_.rows[i].num_emitted = plan.rows[i].sample ? 1 : 0;
+      result_.rows[i].emitted_begin = static_cast<int>(i);
+      result_.emitted[i].id = static_cast<TokenId>((now_us_ + plan.rows[i].slot) % 1000);
     }
     scheduler_->Apply(plan, result_, ++now_us_);
     if (!churn_) return;

@@ -7,6 +7,25 @@
 
 namespace deepinfer {
 
+// Most drafts of one verification.
+inline constexpr int kDraftTokensMax = 16;
+
+// Speculative decoding; names and meanings of vLLM's --speculative-config.
+struct SpeculativeConfig {
+  // "none"; "ngram": continue as the same tokens were continued earlier in prompt and output;
+  // "dspark": the draft layers of the checkpoint; "auto": dspark where there are draft layers.
+  std::string method = "auto";
+  // Drafts of one verification, 0..kDraftTokensMax; 0: no speculation.
+  int num_speculative_tokens = 5;
+  // Longest and shortest run of tokens that ngram looks up, at most 64. 0: as the other one; both
+  // 0: 5.
+  int prompt_lookup_max = 0;
+  int prompt_lookup_min = 0;
+  // "shared": a draft is accepted when it is the very token that would have been sampled, so no
+  // token changes; "rejection": rejection sampling, which keeps the distribution alone.
+  std::string verify = "shared";
+};
+
 struct EngineConfig {
   // Sequences that run at once (row slots). 1..4096.
   int max_num_seqs = 128;
@@ -42,6 +61,7 @@ struct EngineConfig {
   int64_t max_num_queued_tokens = 64'000'000;
   // Most top log-probabilities a request may ask for; -1: up to the vocabulary.
   int max_logprobs = 20;
+  SpeculativeConfig speculative;
 
   // "auto": the device's fast arithmetic; "float32": reference arithmetic everywhere.
   std::string dtype = "auto";

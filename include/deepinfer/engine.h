@@ -53,6 +53,12 @@ struct EngineStats {
   int64_t corrupted_requests = 0;     // of the failed: NaN logits or a bad id
   int64_t rejected_queue_full = 0;    // max_num_queued_reqs
   int64_t rejected_queue_tokens = 0;  // max_num_queued_tokens
+  // Speculation: rows that verified drafts, drafts they verified, drafts accepted, and accepted by
+  // position in the draft.
+  int64_t spec_drafts = 0;
+  int64_t spec_draft_tokens = 0;
+  int64_t spec_accepted_tokens = 0;
+  std::vector<int64_t> spec_accepted_per_position;
   std::vector<HistogramSnapshot> histograms;
 };
 

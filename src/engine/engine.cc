@@ -11,6 +11,7 @@
 #include "engine/engine_loop.h"
 #include "engine/engine_parts.h"
 #include "engine/sampling_check.h"
+#include "engine/spec/create_drafter.h"
 
 namespace deepinfer {
 namespace {
@@ -41,7 +42,7 @@ Status Engine::CheckConfig(const EngineConfig& config) {
                           config.kv_cache_watermark))
         .WithParam("kv_cache_watermark");
   }
-  return {};
+  return CheckSpeculative(config.speculative);
 }
 
 struct Engine::Impl {

@@ -39,6 +39,7 @@ EngineParts ScriptedParts(const EngineConfig& config, ScriptedRunnerOptions opti
                   .kv_cache_bytes = 0,
                   .max_logprobs = config.max_logprobs};
   parts.scheduler = SchedulerConfigOf(config, parts.limits, std::move(eos_ids));
+  parts.scheduler.draft_tokens_max = options.draft_tokens_max;
   options.num_slots = config.max_num_seqs;
   options.num_blocks = static_cast<int32_t>(blocks);
   options.block_tokens = config.block_size;

@@ -74,11 +74,19 @@ struct RequestSpec {
   bool prompt_logprobs = false;
 };
 
+struct RigMode {
+  bool overlap = true;
+  int drafts = 0;  // that a row may verify
+};
+
 // A scheduler and a scripted runner, stepped by hand with or without overlap, audited each step.
 class Rig {
  public:
-  explicit Rig(SchedulerConfig config, bool overlap = true, ScriptedRunnerOptions options = {})
-      : config_(std::move(config)), overlap_(overlap), metrics_(config_.max_model_len) {
+  explicit Rig(const SchedulerConfig& config, RigMode mode = {}, ScriptedRunnerOptions options = {})
+      : config_(WithDrafts(config, mode.drafts)),
+        overlap_(mode.overlap),
+        metrics_(config_.max_model_len) {
+    options.draft_tokens_max = mode.drafts;
     options.num_slots = config_.max_num_seqs;
     options.num_blocks = config_.num_blocks;
     options.block_tokens = config_.block_tokens;
@@ -180,6 +188,11 @@ class Rig {
   void Advance(int64_t us) { now_us_ += us; }
 
  private:
+  static SchedulerConfig WithDrafts(SchedulerConfig config, int drafts) {
+    config.draft_tokens_max = drafts;
+    return config;
+  }
+
   const SchedulerConfig config_;
   const bool overlap_;
   int vocab_ = 256;

@@ -119,6 +119,12 @@ EngineStats EngineMetrics::Snapshot(int64_t now_us) const {
   stats.corrupted_requests = read(corrupted_requests);
   stats.rejected_queue_full = read(rejected_queue_full);
   stats.rejected_queue_tokens = read(rejected_queue_tokens);
+  stats.spec_drafts = read(spec_drafts);
+  stats.spec_draft_tokens = read(spec_draft_tokens);
+  stats.spec_accepted_tokens = read(spec_accepted_tokens);
+  for (const Counter& accepted : spec_accepted_per_position) {
+    stats.spec_accepted_per_position.push_back(read(accepted));
+  }
   for (const Histogram* histogram :
        {&time_to_first_token, &inter_token_latency, &time_per_output_token, &e2e_latency,
         &queue_time, &prefill_time, &decode_time, &inference_time, &prompt_length,

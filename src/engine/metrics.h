@@ -2,6 +2,7 @@
 // any thread: relaxed atomics, so a snapshot is never torn within one value.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -53,6 +54,10 @@ struct EngineMetrics {
   Counter corrupted_requests{0};
   Counter rejected_queue_full{0};
   Counter rejected_queue_tokens{0};
+  Counter spec_drafts{0};
+  Counter spec_draft_tokens{0};
+  Counter spec_accepted_tokens{0};
+  std::array<Counter, kDraftTokensMax> spec_accepted_per_position{};
 
   Histogram time_to_first_token;
   Histogram inter_token_latency;

@@ -19,26 +19,23 @@ constexpr int32_t kPoison = 0x5AFE5AFE;
 // Two steps are open at most; the rest is slack so that no queue ever blocks.
 constexpr size_t kQueueDepth = 4;
 
-bool AllFinite(const float* x, int n) {
-  float sum = 0;  // NaN and infinity survive: inf * 0 and nan * 0 are NaN
-  for (int i = 0; i < n; ++i) sum += x[i] * 0.0F;
-  return sum == 0.0F;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, Backend* backend,
-                                                         const ModelRunnerOptions& options) {
-  std::unique_ptr<ModelRunner> runner(new ModelRunner(model, backend, options));
+                                                         const ModelRunnerOptions& options,
+                                                         std::unique_ptr<Drafter> drafter) {
+  std::unique_ptr<ModelRunner> runner(new ModelRunner(model, backend, options, std::move(drafter)));
   DI_TRY(runner->Reserve());
   runner->thread_ = std::thread([raw = runner.get()] { raw->Loop(); });
   return runner;
 }
 
-ModelRunner::ModelRunner(Model* model, Backend* backend, const ModelRunnerOptions& options)
+ModelRunner::ModelRunner(Model* model, Backend* backend, const ModelRunnerOptions& options,
+                         std::unique_ptr<Drafter> drafter)
     : model_(model),
       backend_(backend),
       options_(options),
+      drafter_(std::move(drafter)),
       layout_(model->cache_layout()),
       vocab_(model->info().vocab),
       blocks_per_row_((options.max_model_len + options.block_tokens - 1) / options.block_tokens +
@@ -48,6 +45,7 @@ ModelRunner::ModelRunner(Model* model, Backend* backend, const ModelRunnerOption
       fed_(kQueueDepth),
       done_(kQueueDepth) {
   layout_.block_tokens = options.block_tokens;
+  DI_CHECK(options.draft_tokens_max >= 0 && options.draft_tokens_max <= kDraftTokensMax);
 }
 
 ModelRunner::~ModelRunner() {
@@ -60,7 +58,8 @@ Status ModelRunner::Reserve() {
   const auto slots = static_cast<size_t>(options_.num_slots);
   const auto tokens = static_cast<size_t>(options_.max_num_batched_tokens);
   const size_t row_bytes = static_cast<size_t>(vocab_) * sizeof(float);
-  head_rows_max_ = std::max(kHeadRowsMin, static_cast<int>(kLogitsBytesMax / row_bytes));
+  head_rows_max_ = std::max(
+      {kHeadRowsMin, 1 + options_.draft_tokens_max, static_cast<int>(kLogitsBytesMax / row_bytes)});
   const auto heads = static_cast<size_t>(head_rows_max_);
 
   DI_ASSIGN(cache_blocks_, backend_->Allocate(static_cast<size_t>(options_.num_blocks) *
@@ -113,37 +112,43 @@ void ModelRunner::Loop() {
     StepResult& result = results_[static_cast<size_t>(step->ticket) % results_.size()];
     const auto begin = std::chrono::steady_clock::now();
     Delay();
+    const StepPlan* plan = step->plan;
     if (options_.test.poison_host) {
       poisoned_plan_ = *step->plan;
       PoisonPlan(&poisoned_plan_);
-      RunStep(poisoned_plan_, &result);
-      PoisonArrays();
-    } else {
-      RunStep(*step->plan, &result);
+      plan = &poisoned_plan_;
     }
+    if (!RunStep(*plan, &result)) return;
     result.device_us = std::chrono::duration_cast<std::chrono::microseconds>(
                            std::chrono::steady_clock::now() - begin)
                            .count();
     Delay();
     if (done_.Push(Ticket(step->ticket)) != PushResult::kOk) return;
+    // From here on plan, requests and result belong to the engine thread. Drafts need none of them,
+    // so they are made while it applies the step.
+    Draft();
+    if (options_.test.poison_host) PoisonArrays();
   }
 }
 
-void ModelRunner::RunStep(const StepPlan& plan, StepResult* result) {
+// False when the runner closes: nobody collects this step.
+bool ModelRunner::RunStep(const StepPlan& plan, StepResult* result) {
   result->step = plan.step;
   result->rows.assign(plan.rows.size(), {});
+  result->emitted.clear();
   ApplySetups(plan);
   const StepInput input = GatherInputs(plan, result);
   CopyBlocks(plan, input);
   Delay();
-  const float* hidden = model_->Forward(input);
+  const float* hidden = input.shape.num_tokens > 0 ? model_->Forward(input) : nullptr;
   Delay();
   // The first use of late inputs: rows that ended meanwhile need no logits.
   const std::optional<LateInputs> late = fed_.Pop();
-  if (!late.has_value()) return;  // closing: nobody collects this step
+  if (!late.has_value()) return false;
   ListHeadRows(plan, *late, *result);
   RunHead(plan, hidden);
   Finish(plan, result);
+  return true;
 }
 
 void ModelRunner::ApplySetups(const StepPlan& plan) {
@@ -152,6 +157,12 @@ void ModelRunner::ApplySetups(const StepPlan& plan) {
     state.sequence = setup.sequence;
     state.request = setup.request;
     state.bad_token = false;
+    state.length_max = setup.length_max;
+    state.drafts.count = 0;
+    if (drafter_ != nullptr && drafter_->NeedsHistory()) {
+      state.history.assign(setup.request->prompt.begin(), setup.request->prompt.end());
+      state.history.insert(state.history.end(), setup.emitted.begin(), setup.emitted.end());
+    }
     state.sampler = std::make_unique<RowSampler>(
         setup.request->sampling, setup.sample_index, setup.seed, vocab_,
         std::span<const TokenId>(model_->info().eos_ids), setup.request->prompt, setup.emitted);
@@ -161,26 +172,30 @@ void ModelRunner::ApplySetups(const StepPlan& plan) {
 // Rows come from device state: what the plan says about a continuing row is an upper bound only.
 StepInput ModelRunner::GatherInputs(const StepPlan& plan, StepResult* result) {
   StepInput input;
-  input.shape.num_rows = static_cast<int>(plan.rows.size());
+  input_row_.assign(plan.rows.size(), -1);
+  int rows = 0;
   int kv_len_max = 0;
   query_start_[0] = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const PlanRow& row = plan.rows[i];
-    GatherRow(plan, i, query_start_[i], &result->rows[i]);
-    query_start_[i + 1] = query_start_[i] + row.num_tokens;
-    input.shape.query_len_max = std::max(input.shape.query_len_max, row.num_tokens);
-    kv_len_max = std::max(kv_len_max, kv_len_[i]);
+    const int tokens = GatherRow(plan, i, rows, &result->rows[i]);
+    if (tokens == 0) continue;
+    input_row_[i] = rows;
+    query_start_[rows + 1] = query_start_[rows] + tokens;
+    input.shape.query_len_max = std::max(input.shape.query_len_max, tokens);
+    kv_len_max = std::max(kv_len_max, kv_len_[rows]);
+    ++rows;
   }
-  input.shape.num_tokens = query_start_[plan.rows.size()];
+  input.shape.num_rows = rows;
+  input.shape.num_tokens = query_start_[rows];
   input.shape.kv_len_max = kv_len_max;
 
   const int stride = (kv_len_max + options_.block_tokens - 1) / options_.block_tokens;
   auto* tables = reinterpret_cast<int32_t*>(step_tables_.get());
   const auto* states = reinterpret_cast<const int32_t*>(block_tables_.get());
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const int used = (kv_len_[i] + options_.block_tokens - 1) / options_.block_tokens;
-    std::memcpy(tables + i * static_cast<size_t>(stride),
-                states + static_cast<size_t>(slot_[i]) * static_cast<size_t>(blocks_per_row_),
+  for (int r = 0; r < rows; ++r) {
+    const int used = (kv_len_[r] + options_.block_tokens - 1) / options_.block_tokens;
+    std::memcpy(tables + static_cast<ptrdiff_t>(r) * stride,
+                states + static_cast<ptrdiff_t>(slot_[r]) * blocks_per_row_,
                 static_cast<size_t>(used) * sizeof(int32_t));
   }
   input.token = token_;
@@ -198,8 +213,14 @@ StepInput ModelRunner::GatherInputs(const StepPlan& plan, StepResult* result) {
   return input;
 }
 
-void ModelRunner::GatherRow(const StepPlan& plan, size_t index, int32_t query_start,
-                            RowResult* result) {
+// How many tokens a row runs: all that are known, or the one sampled last and its drafts.
+int ModelRunner::QueryTokens(const PlanRow& row, const RowState& state) const {
+  if (row.num_known > 0) return row.num_known;
+  const int drafts = state.bad_token ? 0 : state.drafts.count;
+  return std::max(0, std::min({row.num_tokens, 1 + drafts, state.length_max - state.length}));
+}
+
+int ModelRunner::GatherRow(const StepPlan& plan, size_t index, int input_row, RowResult* result) {
   const PlanRow& row = plan.rows[index];
   RowState& state = rows_[static_cast<size_t>(row.slot)];
   DI_CHECK(state.sequence == row.sequence, "slot {} was not set up for sequence {}", row.slot,
@@ -219,123 +240,37 @@ void ModelRunner::GatherRow(const StepPlan& plan, size_t index, int32_t query_st
   state.num_blocks += row.num_blocks;
 
   const std::span<const TokenId> known = plan.TokensOf(row);
-  for (int i = 0; i < row.num_tokens; ++i) {
-    const int32_t token = known.empty() ? state.last_token : known[static_cast<size_t>(i)];
+  const int count = QueryTokens(row, state);
+  const int32_t query_start = query_start_[input_row];
+  for (int i = 0; i < count; ++i) {
+    const int32_t token = !known.empty() ? known[static_cast<size_t>(i)]
+                          : i == 0       ? state.last_token
+                                         : state.drafts.ids[static_cast<size_t>(i - 1)];
     const bool good = token >= 0 && token < vocab_ && !(known.empty() && state.bad_token);
     if (!good) result->status = RowStatus::kBadId;
     const int32_t at = query_start + i;
     token_[at] = good ? token : 0;
     kind_[at] = good ? TokenKind::kText : TokenKind::kDead;
     position_[at] = state.length + i;
-    token_row_[at] = static_cast<int32_t>(index);
+    token_row_[at] = input_row;
   }
-  state.length += row.num_tokens;
-  DI_CHECK(state.num_blocks * options_.block_tokens >= state.length,
-           "sequence {}: {} positions in {} blocks", row.sequence, state.length, state.num_blocks);
-  kv_len_[index] = state.length;
-  slot_[index] = row.slot;
+  DI_CHECK(state.num_blocks * options_.block_tokens >= state.length + count,
+           "sequence {}: {} positions in {} blocks", row.sequence, state.length + count,
+           state.num_blocks);
+  if (count == 0) return 0;
+  kv_len_[input_row] = state.length + count;
+  slot_[input_row] = row.slot;
+  if (row.num_known > 0) {
+    state.length += count;
+  } else {
+    state.drafts.count = count - 1;  // those that are verified now; VerifyRow needs them
+    result->num_drafts = count - 1;
+  }
+  return count;
 }
 
 void ModelRunner::CopyBlocks(const StepPlan& plan, const StepInput& input) {
   if (!plan.block_copies.empty()) backend_->CopyBlocks(input, plan.block_copies);
-}
-
-void ModelRunner::ListHeadRows(const StepPlan& plan, const LateInputs& late,
-                               const StepResult& result) {
-  head_rows_.clear();
-  ended_.assign(plan.rows.size(), 0);
-  for (const int32_t row : late.ended_rows) ended_[static_cast<size_t>(row)] = 1;
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const PlanRow& row = plan.rows[i];
-    if (ended_[i] != 0 || result.rows[i].status != RowStatus::kOk) continue;
-    const int32_t first = query_start_[i];
-    const int32_t last = first + row.num_tokens - 1;
-    if (row.prompt_logprobs) {
-      const std::vector<TokenId>& prompt = rows_[static_cast<size_t>(row.slot)].request->prompt;
-      for (int32_t at = first; at <= last; ++at) {
-        const int predicted = position_[at] + 1;
-        if (predicted >= static_cast<int>(prompt.size())) break;
-        HeadRow& head = head_rows_.emplace_back();
-        head.hidden = at;
-        head.plan_row = static_cast<int>(i);
-        head.position = predicted;
-        head.target = prompt[static_cast<size_t>(predicted)];
-      }
-    }
-    if (row.sample) {
-      HeadRow& head = head_rows_.emplace_back();
-      head.hidden = last;
-      head.plan_row = static_cast<int>(i);
-      head.position = kv_len_[i];
-    }
-  }
-}
-
-void ModelRunner::RunHead(const StepPlan& plan, const float* hidden) {
-  auto* logits = reinterpret_cast<float*>(logits_.get());
-  struct Context {
-    ModelRunner* runner;
-    const StepPlan* plan;
-    HeadRow* rows;
-    float* logits;
-  };
-  for (size_t begin = 0; begin < head_rows_.size(); begin += static_cast<size_t>(head_rows_max_)) {
-    const auto count =
-        static_cast<int>(std::min(head_rows_.size() - begin, static_cast<size_t>(head_rows_max_)));
-    HeadRow* rows = head_rows_.data() + begin;
-    for (int i = 0; i < count; ++i) row_index_[i] = rows[i].hidden;
-    model_->Head(hidden, row_index_, count, logits);
-    Context context{this, &plan, rows, logits};
-    backend_->ParallelRows(
-        count,
-        [](void* raw, int i) {
-          auto& c = *static_cast<Context*>(raw);
-          c.runner->RunHeadRow(*c.plan, &c.rows[i],
-                               c.logits + static_cast<ptrdiff_t>(i) * c.runner->vocab_);
-        },
-        &context);
-  }
-}
-
-// On any compute thread; touches its own row alone.
-void ModelRunner::RunHeadRow(const StepPlan& plan, HeadRow* head, float* logits) {
-  const PlanRow& row = plan.rows[static_cast<size_t>(head->plan_row)];
-  RowState& state = rows_[static_cast<size_t>(row.slot)];
-  if (head->target < 0) {
-    head->sampled = state.sampler->Sample(logits, head->position);
-    if (head->sampled.status == RowStatus::kOk &&
-        (head->sampled.id < 0 || head->sampled.id >= vocab_)) {
-      head->sampled.status = RowStatus::kBadId;
-    }
-    return;
-  }
-  if (!AllFinite(logits, vocab_)) {
-    head->sampled.status = RowStatus::kNan;
-    return;
-  }
-  head->logprob = LogprobAt(logits, vocab_, head->target, *state.request->sampling.prompt_logprobs);
-}
-
-void ModelRunner::Finish(const StepPlan& plan, StepResult* result) {
-  for (HeadRow& head : head_rows_) {
-    const PlanRow& row = plan.rows[static_cast<size_t>(head.plan_row)];
-    RowResult& out = result->rows[static_cast<size_t>(head.plan_row)];
-    RowState& state = rows_[static_cast<size_t>(row.slot)];
-    if (head.sampled.status != RowStatus::kOk) {
-      out.status = head.sampled.status;
-      state.bad_token = true;
-      continue;
-    }
-    if (head.target >= 0) {
-      out.prompt_logprobs.push_back(std::move(head.logprob));
-      continue;
-    }
-    out.sampled = true;
-    out.token = head.sampled.id;
-    out.logprob = std::move(head.sampled.logprob);
-    state.last_token = head.sampled.id;
-    state.sampler->Observe(head.sampled.id);
-  }
 }
 
 void ModelRunner::Delay() {

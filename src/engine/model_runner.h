@@ -1,6 +1,7 @@
 // Executes plans on a model: keeps row state on the device, gathers the arrays of a step from it,
-// runs forward, head and sampling. Owned by the engine; owns the one runner thread, on which the
-// model, the backend and everything below "runner thread" is used. Both must outlive it.
+// runs forward, head, sampling with verification of drafts, and drafting. Owned by the engine; owns
+// the one runner thread, on which the model, the backend, the drafter and everything below "runner
+// thread" is used. Model and backend must outlive it.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 #include "base/rng.h"
 #include "deepinfer/status.h"
 #include "engine/sampler.h"
+#include "engine/spec/drafter.h"
 #include "engine/step_runner.h"
 #include "models/model.h"
 
@@ -29,20 +31,27 @@ struct RunnerTestMode {
   uint64_t seed = 1;
 };
 
+// How a draft is judged: by the token that would be sampled without it, or by rejection sampling.
+enum class VerifyMode : uint8_t { kShared, kRejection };
+
 struct ModelRunnerOptions {
   int num_slots = 1;
   int max_num_batched_tokens = 1;
   int max_model_len = 1;
   int block_tokens = 16;
   int32_t num_blocks = 1;
+  int draft_tokens_max = 0;  // with a drafter
+  VerifyMode verify = VerifyMode::kShared;
   RunnerTestMode test;
 };
 
 class ModelRunner final : public StepRunner {
  public:
-  // Reserves the KV pool and starts the thread. Errors: not enough address space.
+  // Reserves the KV pool and starts the thread. `drafter` nullptr: no speculation. Errors: not
+  // enough address space.
   static Result<std::unique_ptr<ModelRunner>> Create(Model* model, Backend* backend,
-                                                     const ModelRunnerOptions& options);
+                                                     const ModelRunnerOptions& options,
+                                                     std::unique_ptr<Drafter> drafter = nullptr);
   ~ModelRunner() override;
 
   Ticket Launch(const StepPlan& plan) override;
@@ -53,11 +62,14 @@ class ModelRunner final : public StepRunner {
   // Device state of a row slot; outlives the steps that use it.
   struct RowState {
     int64_t sequence = 0;
-    int32_t length = 0;      // positions in the cache
+    int32_t length = 0;      // positions in the cache that are final
+    int32_t length_max = 0;  // positions it may ever compute
     int32_t last_token = 0;  // sampled last
     int32_t num_blocks = 0;
-    bool bad_token = false;  // last_token cannot be trusted
-    const Request* request = nullptr;
+    bool bad_token = false;            // last_token cannot be trusted
+    DraftTokens drafts;                // follow last_token
+    std::vector<TokenId> history;      // prompt and output, for drafters that need it
+    const Request* request = nullptr;  // only while a step of the sequence is in flight
     std::unique_ptr<RowSampler> sampler;
   };
   // A row of hidden states that needs logits.
@@ -69,25 +81,39 @@ class ModelRunner final : public StepRunner {
     TokenLogprob logprob;  // of the target
     SampledToken sampled;
   };
+  // Head rows that one thread handles in order: one of a prompt, or a sampled row with its drafts.
+  struct HeadGroup {
+    int begin = 0;
+    int count = 0;
+    int emitted = 0;  // of a sampled row: tokens that are final
+  };
   struct Launched {
     Ticket ticket = 0;
     const StepPlan* plan = nullptr;
   };
 
-  ModelRunner(Model* model, Backend* backend, const ModelRunnerOptions& options);
+  ModelRunner(Model* model, Backend* backend, const ModelRunnerOptions& options,
+              std::unique_ptr<Drafter> drafter);
   Status Reserve();
 
   // Runner thread.
   void Loop();
-  void RunStep(const StepPlan& plan, StepResult* result);
+  bool RunStep(const StepPlan& plan, StepResult* result);
   void ApplySetups(const StepPlan& plan);
   void CopyBlocks(const StepPlan& plan, const StepInput& input);
   StepInput GatherInputs(const StepPlan& plan, StepResult* result);
-  void GatherRow(const StepPlan& plan, size_t index, int32_t query_start, RowResult* result);
+  int GatherRow(const StepPlan& plan, size_t index, int input_row, RowResult* result);
+  int QueryTokens(const PlanRow& row, const RowState& state) const;
   void ListHeadRows(const StepPlan& plan, const LateInputs& late, const StepResult& result);
+  void ListPromptRows(const PlanRow& row, int plan_row, int32_t first, int32_t last);
+  void AddHeadRow(int hidden, int plan_row, int position, TokenId target);
   void RunHead(const StepPlan& plan, const float* hidden);
-  void RunHeadRow(const StepPlan& plan, HeadRow* row, float* logits);
+  void RunHeadGroup(const StepPlan& plan, HeadGroup* group, HeadRow* rows, float* logits);
+  void VerifyRow(RowState* state, HeadGroup* group, HeadRow* rows, float* logits);
   void Finish(const StepPlan& plan, StepResult* result);
+  void FinishSampled(const PlanRow& row, const HeadGroup& group, RowResult* out,
+                     StepResult* result);
+  void Draft();
   void Delay();
   void PoisonPlan(StepPlan* plan) const;
   void PoisonArrays();
@@ -95,6 +121,7 @@ class ModelRunner final : public StepRunner {
   Model* const model_;
   Backend* const backend_;
   const ModelRunnerOptions options_;
+  const std::unique_ptr<Drafter> drafter_;
   CacheLayout layout_;  // the model's, with the engine's block size
   const int vocab_;
   const int blocks_per_row_;
@@ -120,7 +147,10 @@ class ModelRunner final : public StepRunner {
   // Runner thread.
   std::vector<RowState> rows_;
   std::vector<HeadRow> head_rows_;
-  std::vector<uint8_t> ended_;  // by plan row
+  std::vector<HeadGroup> head_groups_;
+  std::vector<uint8_t> ended_;        // by plan row
+  std::vector<int32_t> input_row_;    // by plan row: its row of the step, -1: computes nothing
+  std::vector<DraftRow> draft_rows_;  // what goes on after the step
   StepPlan poisoned_plan_;
   uint32_t delays_ = 0;
 

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "engine/spec/replay_drafter.h"
 
 namespace deepinfer {
 namespace {
@@ -66,7 +67,8 @@ class FakeBackend final : public Backend {
   std::unique_ptr<Backend> real_ = *CreateBackend({.device = "cpu", .threads = 1});
 };
 
-// The next token is (sum of the sequence so far) mod vocabulary, read from the cache.
+// The next token is (sum of the sequence so far) mod vocabulary, read from the cache, or from a
+// ring in the row's slot that remembers one position and leaves room for what may be taken back.
 class FakeModel final : public Model {
  public:
   FakeModel() {
@@ -77,7 +79,13 @@ class FakeModel final : public Model {
   const ModelInfo& info() const override { return info_; }
   const CacheLayout& cache_layout() const override { return layout_; }
 
+  void UseRing(int rollback_max) {
+    layout_.state.push_back({"ring", 1, 1 + rollback_max, sizeof(float)});
+    layout_.rollback_max = rollback_max;
+  }
+
   const float* Forward(const StepInput& step) override {
+    if (layout_.has_state()) return ForwardOverRing(step);
     hidden_.assign(static_cast<size_t>(step.shape.num_tokens), 0.0F);
     for (int t = 0; t < step.shape.num_tokens; ++t) {
       if (step.kind[t] == TokenKind::kDead) continue;
@@ -104,6 +112,24 @@ class FakeModel final : public Model {
   int head_calls = 0;
 
  private:
+  // Reads the ring once, before it writes: a step may be longer than the ring.
+  const float* ForwardOverRing(const StepInput& step) {
+    hidden_.assign(static_cast<size_t>(step.shape.num_tokens), 0.0F);
+    for (int r = 0; r < step.shape.num_rows; ++r) {
+      auto* ring =
+          reinterpret_cast<float*>(step.cache_slots + step.slot[r] * step.layout->slot_bytes());
+      const int size = layout_.state[0].positions;
+      const int begin = step.position[step.query_start[r]];
+      float sum = begin == 0 ? 0.0F : ring[(begin - 1) % size];
+      for (int t = step.query_start[r]; t < step.query_start[r + 1]; ++t) {
+        sum += static_cast<float>(step.token[t]);
+        hidden_[static_cast<size_t>(t)] = sum;
+        ring[step.position[t] % size] = sum;
+      }
+    }
+    return hidden_.data();
+  }
+
   static float* At(const StepInput& step, int row, int position) {
     const int bt = step.layout->block_tokens;
     const int32_t block = step.block_table[row * step.block_table_stride + position / bt];
@@ -123,14 +149,17 @@ TokenId TokenOf(const StepResult& result, size_t row) {
 
 class ModelRunnerTest : public testing::Test {
  protected:
-  void Start(const RunnerTestMode& test = {}) {
+  void Start(const RunnerTestMode& test = {}, int drafts = 0,
+             std::unique_ptr<Drafter> drafter = nullptr) {
     runner_ = std::move(*ModelRunner::Create(&model_, &backend_,
                                              {.num_slots = 4,
                                               .max_num_batched_tokens = 64,
                                               .max_model_len = 64,
                                               .block_tokens = 16,
                                               .num_blocks = 16,
-                                              .test = test}));
+                                              .draft_tokens_max = drafts,
+                                              .test = test},
+                                             std::move(drafter)));
   }
 
   void AddSetup(StepPlan* plan, int slot, const Request* request) {
@@ -253,6 +282,102 @@ TEST_F(ModelRunnerTest, CopiesBlocksBeforeTheStep) {
   const StepResult& result = Run(fork);
   EXPECT_EQ(TokenOf(result, 0), 33);
   EXPECT_EQ(TokenOf(result, 1), 12);
+}
+
+// What the fake model says after `prompt`.
+std::vector<TokenId> Continuation(const std::vector<TokenId>& prompt, size_t count) {
+  int sum = 0;
+  for (const TokenId id : prompt) sum += id;
+  std::vector<TokenId> tokens;
+  while (tokens.size() < count) {
+    tokens.push_back(sum % kVocab);
+    sum += tokens.back();
+  }
+  return tokens;
+}
+
+// Drafts of every right depth, most of them wrong somewhere: neither the cache nor a ring that is
+// as small as its contract allows keeps a trace of what was rejected.
+TEST_F(ModelRunnerTest, RejectedDraftsLeaveNoTrace) {
+  for (const int ring : {0, 5}) {
+    if (ring > 0) model_.UseRing(ring);
+    for (int depth = -1; depth <= 5; ++depth) {
+      SCOPED_TRACE(depth);
+      const Request request = Greedy({3, 4});
+      std::vector<TokenId> want = Continuation(request.prompt, 55);
+      std::vector<TokenId> text = request.prompt;
+      text.insert(text.end(), want.begin(), want.end());
+      Start({.delay_us_max = 50, .poison_host = true}, 5,
+            std::make_unique<ReplayDrafter>(
+                ReplayOptions{.texts = {text}, .depth = depth, .vocab = kVocab}));
+      StepPlan plan;
+      AddSetup(&plan, 1, &request);
+      AddRow(&plan, 1, 0, {3, 4}, {5, 2, 7, 9});
+      std::vector<TokenId> got;
+      int64_t drafts = 0;
+      while (got.size() < 40) {
+        const StepResult& result = Run(plan);
+        ASSERT_EQ(result.rows[0].status, RowStatus::kOk);
+        if (depth >= 0 && plan.rows[0].num_known == 0) {
+          EXPECT_EQ(result.rows[0].num_emitted, 1 + depth);
+        }
+        drafts += result.rows[0].num_drafts;
+        for (const EmittedToken& token : result.EmittedOf(result.rows[0])) got.push_back(token.id);
+        plan.Clear();
+        AddRow(&plan, 1, 0, {}, {});
+        plan.rows[0].num_tokens = 6;
+      }
+      got.resize(40);
+      want.resize(40);
+      EXPECT_EQ(got, want);
+      EXPECT_GT(drafts, 20);
+    }
+  }
+}
+
+// The plan knows upper bounds only; a row that ended by length meanwhile computes nothing.
+TEST_F(ModelRunnerTest, DraftsStopAtTheLastPosition) {
+  const Request request = Greedy({3, 4});
+  const std::vector<TokenId> want = Continuation(request.prompt, 6);
+  std::vector<TokenId> text = request.prompt;
+  text.insert(text.end(), want.begin(), want.end());
+  Start(
+      {}, 5,
+      std::make_unique<ReplayDrafter>(ReplayOptions{.texts = {text}, .depth = 5, .vocab = kVocab}));
+  StepPlan plan;
+  AddSetup(&plan, 0, &request);
+  plan.setups[0].length_max = 6;  // 5 outputs
+  AddRow(&plan, 0, 0, {3, 4}, {1});
+  EXPECT_EQ(TokenOf(Run(plan), 0), want[0]);
+  plan.Clear();
+  AddRow(&plan, 0, 2, {}, {});
+  plan.rows[0].num_tokens = 6;
+  const StepResult& second = Run(plan);
+  ASSERT_EQ(second.rows[0].num_emitted, 4);
+  EXPECT_EQ(second.EmittedOf(second.rows[0])[3].id, want[4]);
+  const StepResult& third = Run(plan);
+  EXPECT_EQ(third.rows[0].num_emitted, 0);
+  EXPECT_EQ(third.rows[0].status, RowStatus::kOk);
+}
+
+// What was accepted before logits went wrong is kept, as without drafts.
+TEST_F(ModelRunnerTest, TokensBeforeABadDraftStand) {
+  // 33 + 33 = 66, after which the model fails.
+  const Request request = Greedy({33});
+  Start({}, 5,
+        std::make_unique<ReplayDrafter>(
+            ReplayOptions{.texts = {{33, 33, 66, 66}}, .depth = 5, .vocab = kVocab}));
+  StepPlan plan;
+  AddSetup(&plan, 0, &request);
+  AddRow(&plan, 0, 0, {33}, {1});
+  EXPECT_EQ(TokenOf(Run(plan), 0), 33);
+  plan.Clear();
+  AddRow(&plan, 0, 1, {}, {});
+  plan.rows[0].num_tokens = 6;
+  const StepResult& result = Run(plan);
+  EXPECT_EQ(result.rows[0].status, RowStatus::kNan);
+  ASSERT_EQ(result.rows[0].num_emitted, 1);
+  EXPECT_EQ(result.EmittedOf(result.rows[0])[0].id, 66);
 }
 
 TEST_F(ModelRunnerTest, PromptLogprobsNameThePromptTokens) {

@@ -19,6 +19,9 @@ constexpr double kGumbelMax = 23.0;
 // of ours; wider sets are collected only when a filter proves to need them.
 constexpr float kCandidateDepth = 20.0F;
 
+// Noise that decides about drafts must not be the noise that drafts were chosen by.
+constexpr uint64_t kRejectionKey = 0x5851F42D4C957F2D;
+
 using Lanes = float __attribute__((vector_size(16)));
 
 struct MaxScan {
@@ -135,6 +138,7 @@ RowSampler::RowSampler(const SamplingParams& params, int sample_index, uint64_t 
       frequency_(params.frequency_penalty),
       repetition_(params.repetition_penalty),
       min_tokens_(params.min_tokens),
+      filtered_(top_k_ > 0 || top_p_ < 1.0F || min_p_ > 0.0F),
       logprobs_(params.logprobs.value_or(-2)),
       logit_bias_(params.logit_bias),
       allowed_(params.allowed_token_ids),
@@ -156,6 +160,15 @@ void RowSampler::Observe(TokenId id) {
   ++num_output_;
   if (presence_ != 0.0F || frequency_ != 0.0F || repetition_ != 1.0F) ++counts_[id].output;
   if (!bad_words_.empty()) output_.push_back(id);
+}
+
+void RowSampler::Forget(TokenId id) {
+  --num_output_;
+  if (const auto it = counts_.find(id); it != counts_.end()) {
+    --it->second.output;
+    if (it->second.output == 0 && it->second.prompt == 0) counts_.erase(it);
+  }
+  if (!bad_words_.empty()) output_.pop_back();
 }
 
 void RowSampler::Edit(float* logits, TokenId id, float value) {
@@ -203,17 +216,16 @@ TokenId RowSampler::Greedy(const float* logits) const {
   return 0;
 }
 
-TokenId RowSampler::SampleAll(const float* logits, int64_t position) const {
+TokenId RowSampler::SampleAll(const float* logits, int64_t position, uint64_t key) const {
   const double inverse = 1.0 / static_cast<double>(temperature_);
   TokenId best_id = Greedy(logits);
   double best =
-      static_cast<double>(logits[best_id]) * inverse + GumbelNoise(key_, position, best_id);
+      static_cast<double>(logits[best_id]) * inverse + GumbelNoise(key, position, best_id);
   // An id can win only when its logit is within reach of the best score so far.
   auto floor = static_cast<float>((best - kGumbelMax) * static_cast<double>(temperature_));
   const auto visit = [&](TokenId id) {
     if (logits[id] < floor || logits[id] == kMinusInf) return;
-    const double score =
-        static_cast<double>(logits[id]) * inverse + GumbelNoise(key_, position, id);
+    const double score = static_cast<double>(logits[id]) * inverse + GumbelNoise(key, position, id);
     if (score > best || (score == best && id < best_id)) {
       best = score;
       best_id = id;
@@ -273,7 +285,8 @@ bool RowSampler::KeepTopP(const float* logits, float max_scaled) {
   return false;
 }
 
-TokenId RowSampler::SampleFiltered(const float* logits, int64_t position) {
+// The candidates that the filters leave, likeliest first.
+void RowSampler::FilterCandidates(const float* logits) {
   const float max_scaled = logits[Greedy(logits)] / temperature_;
   float floor = max_scaled - kCandidateDepth;
   if (min_p_ > 0) floor = std::max(floor, max_scaled + std::log(min_p_));
@@ -294,11 +307,14 @@ TokenId RowSampler::SampleFiltered(const float* logits, int64_t position) {
     CollectCandidates(logits, widest);
     (void)KeepTopP(logits, max_scaled);
   }
+}
+
+TokenId RowSampler::PickCandidate(int64_t position, uint64_t key) const {
   double best = -std::numeric_limits<double>::infinity();
   TokenId best_id = candidates_.front().id;
   for (const Candidate& c : candidates_) {
     if (static_cast<double>(c.scaled) + kGumbelMax < best) break;
-    const double score = static_cast<double>(c.scaled) + GumbelNoise(key_, position, c.id);
+    const double score = static_cast<double>(c.scaled) + GumbelNoise(key, position, c.id);
     if (score > best || (score == best && c.id < best_id)) {
       best = score;
       best_id = c.id;
@@ -307,30 +323,93 @@ TokenId RowSampler::SampleFiltered(const float* logits, int64_t position) {
   return best_id;
 }
 
+RowStatus RowSampler::Prepare(float* logits) {
+  if (ScanMax(logits, vocab_).bad) return RowStatus::kNan;
+  ApplyEdits(logits);
+  const float max = logits[Greedy(logits)];
+  // Minus infinity: every token is forbidden.
+  return max == kMinusInf || max != max ? RowStatus::kNan : RowStatus::kOk;
+}
+
+TokenId RowSampler::Pick(const float* logits, int64_t position, uint64_t key) {
+  if (temperature_ == 0.0F) return Greedy(logits);
+  if (!filtered_) return SampleAll(logits, position, key);
+  FilterCandidates(logits);
+  return PickCandidate(position, key);
+}
+
+void RowSampler::FillLogprob(float* logits, SampledToken* out) {
+  if (out->id < 0 || out->id >= vocab_) out->status = RowStatus::kBadId;
+  if (logprobs_ == -2 || out->status != RowStatus::kOk) return;
+  for (auto it = undo_.rbegin(); it != undo_.rend(); ++it) logits[it->first] = it->second;
+  out->logprob = LogprobAt(logits, vocab_, out->id, logprobs_);
+}
+
 SampledToken RowSampler::Sample(float* logits, int64_t position) {
   SampledToken out;
-  if (ScanMax(logits, vocab_).bad) {
-    out.status = RowStatus::kNan;
-    return out;
+  out.status = Prepare(logits);
+  if (out.status != RowStatus::kOk) return out;
+  out.id = Pick(logits, position, key_);
+  FillLogprob(logits, &out);
+  return out;
+}
+
+TokenId RowSampler::Propose(float* logits, int64_t position) {
+  const TokenId id = Prepare(logits) == RowStatus::kOk ? Pick(logits, position, key_) : 0;
+  Observe(id);
+  return id;
+}
+
+// Of the distribution that Pick samples from; leaves the candidates of a filtered one.
+double RowSampler::ProbabilityOf(const float* logits, TokenId id) {
+  if (filtered_) {
+    FilterCandidates(logits);
+    double total = 0;
+    double own = 0;
+    for (const Candidate& c : candidates_) {
+      const auto mass = static_cast<double>(std::exp(c.scaled - candidates_.front().scaled));
+      total += mass;
+      if (c.id == id) own = mass;
+    }
+    return own / total;
   }
-  ApplyEdits(logits);
-  const TokenId likeliest = Greedy(logits);
-  if (logits[likeliest] == kMinusInf || logits[likeliest] != logits[likeliest]) {
-    out.status = RowStatus::kNan;  // every token is forbidden
-    return out;
-  }
-  if (temperature_ == 0.0F) {
-    out.id = likeliest;
-  } else if (top_k_ == 0 && top_p_ >= 1.0F && min_p_ <= 0.0F) {
-    out.id = SampleAll(logits, position);
+  const bool allowed = allowed_.empty() || std::binary_search(allowed_.begin(), allowed_.end(), id);
+  if (!allowed) return 0;
+  const double inverse = 1.0 / static_cast<double>(temperature_);
+  const auto max = static_cast<double>(logits[Greedy(logits)]);
+  const auto mass = [&](TokenId at) {
+    return std::exp((static_cast<double>(logits[at]) - max) * inverse);
+  };
+  double total = 0;
+  if (allowed_.empty()) {
+    for (TokenId at = 0; at < vocab_; ++at) total += mass(at);
   } else {
-    out.id = SampleFiltered(logits, position);
+    for (const TokenId at : allowed_) total += mass(at);
   }
-  if (out.id < 0 || out.id >= vocab_) out.status = RowStatus::kBadId;
-  if (logprobs_ != -2) {
-    for (auto it = undo_.rbegin(); it != undo_.rend(); ++it) logits[it->first] = it->second;
-    out.logprob = LogprobAt(logits, vocab_, out.id, logprobs_);
+  return mass(id) / total;
+}
+
+SampledToken RowSampler::SampleOrReject(float* logits, int64_t position, TokenId draft) {
+  if (temperature_ == 0.0F) return Sample(logits, position);
+  SampledToken out;
+  out.status = Prepare(logits);
+  if (out.status != RowStatus::kOk) return out;
+  const auto p = static_cast<uint64_t>(position);
+  const uint32_t word = Philox4x32(
+      key_ ^ kRejectionKey, {static_cast<uint32_t>(p), static_cast<uint32_t>(p >> 32), 0, 1})[0];
+  const double probability = ProbabilityOf(logits, draft);
+  if (UniformOpen(word) < probability || probability >= 1.0) {
+    out.id = draft;
+  } else {
+    if (filtered_) {
+      std::erase_if(candidates_, [draft](const Candidate& c) { return c.id == draft; });
+      out.id = PickCandidate(position, key_ ^ kRejectionKey);
+    } else {
+      Edit(logits, draft, kMinusInf);
+      out.id = SampleAll(logits, position, key_ ^ kRejectionKey);
+    }
   }
+  FillLogprob(logits, &out);
   return out;
 }
 

@@ -40,6 +40,16 @@ class RowSampler {
   SampledToken Sample(float* logits, int64_t position);
   // Records an output token; must be called for each before the next Sample.
   void Observe(TokenId id);
+  // Takes the token observed last back.
+  void Forget(TokenId id);
+
+  // Rejection sampling of a draft that was chosen without looking at this position's noise for
+  // verification: the draft with its probability, else a sample of the rest. Whatever the draft,
+  // the result has the distribution of Sample.
+  SampledToken SampleOrReject(float* logits, int64_t position, TokenId draft);
+  // A draft for `position` from a drafter's logits: edits, filters and noise of Sample. Recorded
+  // like an output token; the caller takes it back with Forget.
+  TokenId Propose(float* logits, int64_t position);
 
  private:
   struct Counts {
@@ -54,9 +64,15 @@ class RowSampler {
   void Edit(float* logits, TokenId id, float value);
   void ApplyEdits(float* logits);
   void ApplyPenalties(float* logits);
+  // Checks and edits the logits; `kNan` when nothing can be sampled.
+  RowStatus Prepare(float* logits);
+  TokenId Pick(const float* logits, int64_t position, uint64_t key);
+  void FillLogprob(float* logits, SampledToken* out);
   TokenId Greedy(const float* logits) const;
-  TokenId SampleAll(const float* logits, int64_t position) const;
-  TokenId SampleFiltered(const float* logits, int64_t position);
+  TokenId SampleAll(const float* logits, int64_t position, uint64_t key) const;
+  void FilterCandidates(const float* logits);
+  TokenId PickCandidate(int64_t position, uint64_t key) const;
+  double ProbabilityOf(const float* logits, TokenId id);
   void CollectCandidates(const float* logits, float floor);
   bool KeepTopP(const float* logits, float max_scaled);
 
@@ -68,7 +84,8 @@ class RowSampler {
   const float min_p_;
   const float presence_, frequency_, repetition_;
   const int min_tokens_;
-  const int logprobs_;  // -2: none, -1: whole vocabulary
+  const bool filtered_;  // top_k, top_p or min_p
+  const int logprobs_;   // -2: none, -1: whole vocabulary
   std::vector<std::pair<TokenId, float>> logit_bias_;
   std::vector<TokenId> allowed_;       // sorted; empty: all
   std::vector<TokenId> masked_early_;  // EOS and stop ids, below min_tokens

@@ -236,5 +236,65 @@ TEST(RowSampler, BadLogitsFailTheRow) {
   EXPECT_EQ(sampler.Sample(none.data(), 1).status, RowStatus::kNan);
 }
 
+// Observe and Forget leave nothing behind: the same tokens as a sampler that never saw the drafts.
+TEST(RowSampler, ForgetUndoesObserve) {
+  SamplingParams params;
+  params.temperature = 0.8F;
+  params.frequency_penalty = 1.5F;
+  params.repetition_penalty = 1.3F;
+  params.bad_words = {{3, 4}};
+  params.min_tokens = 3;
+  const std::vector<TokenId> prompt = {1, 2, 3};
+  const std::vector<TokenId> eos = {9};
+  RowSampler touched(params, 0, 5, kVocab, eos, prompt, {});
+  RowSampler plain(params, 0, 5, kVocab, eos, prompt, {});
+  for (uint32_t step = 0; step < 40; ++step) {
+    for (const TokenId id : {3, 7, 3}) touched.Observe(id);
+    for (const TokenId id : {3, 7, 3}) touched.Forget(id);
+    std::vector<float> logits = RandomLogits(step);
+    std::vector<float> same = logits;
+    const TokenId id = touched.Sample(logits.data(), step).id;
+    ASSERT_EQ(id, plain.Sample(same.data(), step).id);
+    touched.Observe(id);
+    plain.Observe(id);
+  }
+}
+
+// Whatever is drafted, rejection sampling gives the distribution of the filtered logits.
+TEST(RowSampler, RejectionKeepsTheDistribution) {
+  constexpr int kSmall = 8;
+  constexpr int kDraws = 40000;
+  const std::vector<float> logits = RandomLogits(3, kSmall, 1.0F);
+  for (const float top_p : {1.0F, 0.8F}) {
+    SamplingParams params;
+    params.temperature = 0.9F;
+    params.top_p = top_p;
+    std::vector<double> want(kSmall, 0.0);
+    std::vector<double> got(kSmall, 0.0);
+    RowSampler sampler(params, 0, 11, kSmall, {}, {}, {});
+    int accepted = 0;
+    for (int i = 0; i < kDraws; ++i) {
+      std::vector<float> scratch = logits;
+      want[static_cast<size_t>(sampler.Sample(scratch.data(), i).id)] += 1.0 / kDraws;
+      scratch = logits;
+      const TokenId draft = i % kSmall;
+      const TokenId id = sampler.SampleOrReject(scratch.data(), i, draft).id;
+      got[static_cast<size_t>(id)] += 1.0 / kDraws;
+      accepted += id == draft ? 1 : 0;
+    }
+    for (size_t id = 0; id < kSmall; ++id) EXPECT_NEAR(got[id], want[id], 0.012) << id;
+    EXPECT_NEAR(static_cast<double>(accepted) / kDraws, 1.0 / kSmall, 0.01);
+  }
+}
+
+TEST(RowSampler, GreedyRejectionIsGreedy) {
+  SamplingParams params;
+  params.temperature = 0.0F;
+  RowSampler sampler(params, 0, 1, kVocab, {}, {}, {});
+  std::vector<float> logits = RandomLogits(2);
+  const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+  EXPECT_EQ(sampler.SampleOrReject(logits.data(), 4, 17).id, best);
+}
+
 }  // namespace
 }  // namespace deepinfer

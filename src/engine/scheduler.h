@@ -36,6 +36,7 @@ struct SchedulerConfig {
   int block_tokens = 16;
   int32_t num_blocks = 1;
   double watermark = 0.9;
+  int draft_tokens_max = 0;  // drafts that a row may verify; 0: no speculation
   bool prefix_caching = true;
   std::vector<TokenId> eos_ids;
 };
@@ -107,6 +108,8 @@ class Scheduler {
   void PlanRunningPrefills(StepPlan* plan);
   void PlanAdmissions(StepPlan* plan, int64_t now_us);
   bool PlanPrefillChunk(Sequence* sequence, StepPlan* plan);
+  bool PlanDecodeRow(Sequence* sequence, int drafts_max, StepPlan* plan);
+  int DraftsPerRow() const;
   void AddRow(Sequence* sequence, int num_tokens, StepPlan* plan);
   bool CanDecode(const Sequence& sequence) const;
   bool NeedsPrefill(const Sequence& sequence) const;
@@ -123,8 +126,14 @@ class Scheduler {
   bool HasWaitingPrefill() const;
 
   // scheduler_apply.cc: what a step produced.
-  void ApplyRow(const PlanRow& row, const RowResult& result, int64_t now_us);
-  bool CommitToken(Sequence* sequence, const RowResult& result, int64_t now_us);
+  void ApplyRow(const PlanRow& row, const RowResult& result, std::span<const EmittedToken> emitted,
+                int64_t now_us);
+  void CountDrafts(const RowResult& result);
+  bool CommitTokens(Sequence* sequence, const PlanRow& row, std::span<const EmittedToken> emitted,
+                    int64_t now_us);
+  bool CommitToken(Sequence* sequence, const EmittedToken& token, OutputDelta* delta,
+                   FinishReason* reason);
+  void RecordTokenTime(Sequence* sequence, int64_t now_us);
   void CommitPromptLogprobs(Sequence* sequence, const RowResult& result);
   void TakePromptLogprobs(Sequence* sequence, OutputDelta* delta);
   void IndexBlocks(Sequence* sequence);

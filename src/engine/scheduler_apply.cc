@@ -22,23 +22,36 @@ const LateInputs& Scheduler::LateInputsOf(const StepPlan& plan) {
 void Scheduler::Apply(const StepPlan& plan, const StepResult& result, int64_t now_us) {
   DI_CHECK(result.rows.size() == plan.rows.size(), "{} results for {} rows", result.rows.size(),
            plan.rows.size());
-  for (size_t i = 0; i < plan.rows.size(); ++i) ApplyRow(plan.rows[i], result.rows[i], now_us);
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    ApplyRow(plan.rows[i], result.rows[i], result.EmittedOf(result.rows[i]), now_us);
+  }
   AddRelaxed(&metrics_->steps, 1);
   metrics_->progress_us.store(now_us, std::memory_order_relaxed);
   UpdateGauges();
 }
 
-void Scheduler::ApplyRow(const PlanRow& row, const RowResult& result, int64_t now_us) {
+void Scheduler::ApplyRow(const PlanRow& row, const RowResult& result,
+                         std::span<const EmittedToken> emitted, int64_t now_us) {
   Sequence* sequence = slots_[static_cast<size_t>(row.slot)];
   DI_CHECK(sequence != nullptr && sequence->id == row.sequence && result.sequence == row.sequence,
            "slot {} does not hold sequence {}", row.slot, row.sequence);
   --sequence->in_flight;
   if (row.sample) --sequence->samples_in_flight;
+  sequence->tokens_in_flight -= row.num_tokens;
+  sequence->tokens_in_flight_min -= row.num_known > 0 ? row.num_tokens : 1;
   if (sequence->copy_source >= 0) blocks_.Release(std::exchange(sequence->copy_source, -1));
   if (sequence->phase == SequencePhase::kFinished) {
     if (sequence->in_flight == 0) Reclaim(sequence);
     return;
   }
+  if (result.num_drafts > 0) CountDrafts(result);
+  if (result.status == RowStatus::kOk && row.num_known > 0) {
+    sequence->applied += row.num_tokens;
+    if (row.prompt_logprobs) CommitPromptLogprobs(sequence, result);
+    IndexBlocks(sequence);
+  }
+  // What was sampled before something went wrong stands.
+  if (!emitted.empty() && CommitTokens(sequence, row, emitted, now_us)) return;  // may be gone
   if (result.status != RowStatus::kOk) {
     AddRelaxed(&metrics_->corrupted_requests, 1);
     for (const int32_t block : sequence->blocks) blocks_.Forget(block);
@@ -46,25 +59,32 @@ void Scheduler::ApplyRow(const PlanRow& row, const RowResult& result, int64_t no
                  result.status == RowStatus::kNan
                      ? Format("the model gave logits that are not numbers at position {}; "
                               "the other requests are not affected",
-                              sequence->applied + row.num_tokens - 1)
+                              sequence->applied + std::max(row.num_known, 1) - 1)
                      : "a token id outside of the vocabulary reached the model",
                  now_us);
     return;
   }
-  sequence->applied += row.num_tokens;
-  if (row.prompt_logprobs) CommitPromptLogprobs(sequence, result);
-  IndexBlocks(sequence);
-  if (row.sample) {
-    if (CommitToken(sequence, result, now_us)) return;  // ended: may be gone
-  } else if (sequence->max_output == 0 && sequence->applied == sequence->num_tokens()) {
+  DI_CHECK(!emitted.empty() || !row.sample, "sequence {} has no token", sequence->id);
+  if (!row.sample && sequence->max_output == 0 && sequence->applied == sequence->num_tokens()) {
     OutputDelta delta = NewDelta(*sequence);
     TakePromptLogprobs(sequence, &delta);
     Finish(sequence, FinishReason::kLength, std::move(delta), now_us);
     return;
   }
+  sequence->UpdatePlanned();
   if (sequence->phase == SequencePhase::kPreempting && sequence->in_flight == 0) {
     --preempting_;
     RequeuePreempted(sequence);
+  }
+}
+
+void Scheduler::CountDrafts(const RowResult& result) {
+  const int accepted = std::max(result.num_emitted - 1, 0);
+  AddRelaxed(&metrics_->spec_drafts, 1);
+  AddRelaxed(&metrics_->spec_draft_tokens, result.num_drafts);
+  AddRelaxed(&metrics_->spec_accepted_tokens, accepted);
+  for (int i = 0; i < accepted; ++i) {
+    AddRelaxed(&metrics_->spec_accepted_per_position[static_cast<size_t>(i)], 1);
   }
 }
 
@@ -115,12 +135,33 @@ bool Scheduler::IsEos(TokenId id) const {
   return std::find(config_.eos_ids.begin(), config_.eos_ids.end(), id) != config_.eos_ids.end();
 }
 
-// Makes a sampled token final. True when it ended the sample.
-bool Scheduler::CommitToken(Sequence* sequence, const RowResult& result, int64_t now_us) {
-  DI_CHECK(result.sampled, "sequence {} has no token", sequence->id);
-  const SamplingParams& sampling = sequence->request->request.sampling;
-  sequence->tokens.push_back(result.token);
-  AddRelaxed(&metrics_->generation_tokens, 1);
+// Makes the tokens of a row final, up to one that ends the sample; those behind it never were. Each
+// was sampled from the position before it, whose cache rows are final with it. True when the sample
+// ended.
+bool Scheduler::CommitTokens(Sequence* sequence, const PlanRow& row,
+                             std::span<const EmittedToken> emitted, int64_t now_us) {
+  RecordTokenTime(sequence, now_us);
+  OutputDelta delta = NewDelta(*sequence);
+  TakePromptLogprobs(sequence, &delta);
+  FinishReason reason = FinishReason::kNone;
+  bool ended = false;
+  for (size_t i = 0; i < emitted.size() && !ended; ++i) {
+    if (i > 0 || row.num_known == 0) {
+      ++sequence->applied;
+      IndexBlocks(sequence);
+    }
+    ended = CommitToken(sequence, emitted[i], &delta, &reason);
+  }
+  delta.usage.completion_tokens = sequence->num_output();
+  if (ended) {
+    Finish(sequence, reason, std::move(delta), now_us);
+    return true;
+  }
+  sequence->request->sink->OnOutput(std::move(delta));
+  return false;
+}
+
+void Scheduler::RecordTokenTime(Sequence* sequence, int64_t now_us) {
   if (sequence->first_token_us == 0) {
     sequence->first_token_us = now_us;
     metrics_->time_to_first_token.Record(
@@ -130,29 +171,27 @@ bool Scheduler::CommitToken(Sequence* sequence, const RowResult& result, int64_t
                                          1e-6);
   }
   sequence->last_token_us = now_us;
+}
 
+// True when the token ended the sample.
+bool Scheduler::CommitToken(Sequence* sequence, const EmittedToken& token, OutputDelta* delta,
+                            FinishReason* reason) {
+  const SamplingParams& sampling = sequence->request->request.sampling;
+  sequence->tokens.push_back(token.id);
+  AddRelaxed(&metrics_->generation_tokens, 1);
   const int count = sequence->num_output();
   const bool may_stop = count >= sampling.min_tokens;
   const bool stop_id =
       may_stop && std::find(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end(),
-                            result.token) != sampling.stop_token_ids.end();
-  const bool eos = may_stop && !sampling.ignore_eos && IsEos(result.token);
-  OutputDelta delta = NewDelta(*sequence);
-  TakePromptLogprobs(sequence, &delta);
-  delta.token_ids.push_back(result.token);
-  if (sampling.logprobs.has_value()) delta.logprobs.push_back(result.logprob);
-  const bool stop_text = sequence->output->Push(result.token, stop_id || eos, &delta);
-  if (stop_id) delta.stop_token = result.token;
-  if (stop_text || stop_id || eos) {
-    Finish(sequence, FinishReason::kStop, std::move(delta), now_us);
-    return true;
-  }
-  if (count >= sequence->max_output) {
-    Finish(sequence, FinishReason::kLength, std::move(delta), now_us);
-    return true;
-  }
-  sequence->request->sink->OnOutput(std::move(delta));
-  return false;
+                            token.id) != sampling.stop_token_ids.end();
+  const bool eos = may_stop && !sampling.ignore_eos && IsEos(token.id);
+  delta->token_ids.push_back(token.id);
+  if (sampling.logprobs.has_value()) delta->logprobs.push_back(token.logprob);
+  const bool stop_text = sequence->output->Push(token.id, stop_id || eos, delta);
+  if (stop_id) delta->stop_token = token.id;
+  const bool stopped = stop_text || stop_id || eos;
+  *reason = stopped ? FinishReason::kStop : FinishReason::kLength;
+  return stopped || count >= sequence->max_output;
 }
 
 OutputDelta Scheduler::NewDelta(const Sequence& sequence) const {

@@ -34,8 +34,15 @@ std::string Scheduler::AuditSequence(const Sequence& s) const {
   if (holds_slot && s.planned > static_cast<int>(s.blocks.size()) * config_.block_tokens) {
     return Format("sequence {}: {} positions in {} blocks", s.id, s.planned, s.blocks.size());
   }
+  const int drafts = s.samples_in_flight * config_.draft_tokens_max;
+  if (s.tokens_in_flight_min > s.tokens_in_flight || (s.in_flight == 0 && s.tokens_in_flight > 0)) {
+    return Format("sequence {}: {} to {} tokens in {} steps", s.id, s.tokens_in_flight_min,
+                  s.tokens_in_flight, s.in_flight);
+  }
   if (s.phase == SequencePhase::kRunning &&
-      (s.planned > s.expected_tokens() || s.applied > s.num_tokens() || s.applied > s.planned)) {
+      (s.planned > s.expected_tokens() + drafts || s.planned > s.length_max() ||
+       s.planned != std::min(s.applied + s.tokens_in_flight, s.length_max()) ||
+       s.applied > s.num_tokens() || s.applied > s.planned)) {
     return Format("sequence {}: applied {} planned {} tokens {}", s.id, s.applied, s.planned,
                   s.num_tokens());
   }

@@ -74,6 +74,7 @@ void Scheduler::PlanDecodes(StepPlan* plan) {
   // When not all fit, the next step goes on where this one stops.
   const bool rotate = count > static_cast<size_t>(std::max(budget_, 0));
   const size_t first = rotate ? decode_cursor_ % count : 0;
+  const int drafts = DraftsPerRow();
   for (size_t i = 0; i < count && budget_ > 0; ++i) {
     const size_t at = first + i < count ? first + i : first + i - count;
     Sequence* sequence = candidates_[at];
@@ -83,14 +84,39 @@ void Scheduler::PlanDecodes(StepPlan* plan) {
       __builtin_prefetch(ahead);
       __builtin_prefetch(reinterpret_cast<const char*>(ahead) + 64);
     }
-    if (!CanDecode(*sequence) || !EnsureBlocks(sequence, sequence->planned + 1)) continue;
-    AddRow(sequence, 1, plan);
+    if (!CanDecode(*sequence) || !PlanDecodeRow(sequence, drafts, plan)) continue;
     decode_cursor_ = at + 1;
   }
   // A victim's blocks come back two plans later, which is how far the reserve looks ahead.
   while (!running_.empty() && blocks_.num_available() < OldestReserve()) {
     if (!MakeRoom(running_.front())) break;
   }
+}
+
+// Every row gets its token before any row gets drafts.
+int Scheduler::DraftsPerRow() const {
+  if (config_.draft_tokens_max == 0 || running_.empty()) return 0;
+  const int share = budget_ / static_cast<int>(running_.size()) - 1;
+  return std::clamp(share, 0, config_.draft_tokens_max);
+}
+
+// Positions and blocks by upper bounds: how many tokens the step in flight commits is not known.
+// Drafts take no block that anyone else may need; without room there are fewer of them.
+bool Scheduler::PlanDecodeRow(Sequence* sequence, int drafts_max, StepPlan* plan) {
+  const int length_max = sequence->length_max();
+  const int left = length_max - sequence->applied - sequence->tokens_in_flight_min;
+  int count = std::min({1 + drafts_max, left, budget_});
+  const int bt = config_.block_tokens;
+  const int positions = std::min(sequence->planned + count, length_max);
+  const int held = static_cast<int>(sequence->blocks.size());
+  const int wanted = (positions + bt - 1) / bt - held;
+  const int reserve = sequence == running_.front() ? 0 : OldestReserve();
+  if (count > 1 && wanted > 0 && blocks_.num_available() - reserve < wanted) {
+    count = std::max(1, std::min(count, held * bt - sequence->planned));
+  }
+  if (!EnsureBlocks(sequence, std::min(sequence->planned + count, length_max))) return false;
+  AddRow(sequence, count, plan);
+  return true;
 }
 
 void Scheduler::PlanRunningPrefills(StepPlan* plan) {
@@ -145,7 +171,9 @@ void Scheduler::AddRow(Sequence* sequence, int num_tokens, StepPlan* plan) {
                       sequence->blocks.end());
   sequence->blocks_sent = static_cast<int>(sequence->blocks.size());
   sequence->slot_fresh = false;
-  sequence->planned += num_tokens;
+  sequence->tokens_in_flight += num_tokens;
+  sequence->tokens_in_flight_min += row.num_known > 0 ? num_tokens : 1;
+  sequence->UpdatePlanned();
   sequence->planned_step = plan->step;
   ++sequence->in_flight;
   if (row.sample) {
@@ -161,7 +189,7 @@ int Scheduler::OldestReserve() const {
   if (running_.empty()) return 0;
   const Sequence& oldest = *running_.front();
   const int bt = config_.block_tokens;
-  const int positions = std::min(oldest.planned + 2, oldest.prompt_len + oldest.max_output);
+  const int positions = std::min(oldest.planned + 2, oldest.length_max());
   return std::max(0, (positions + bt - 1) / bt - static_cast<int>(oldest.blocks.size()));
 }
 
@@ -274,6 +302,7 @@ bool Scheduler::AdmitSequence(Sequence* sequence, StepPlan* plan, int64_t now_us
        .request = &request->request,
        .sample_index = sequence->sample,
        .seed = request->seed,
+       .length_max = sequence->length_max(),
        .emitted = {sequence->tokens.begin() + request->prompt_len(), sequence->tokens.end()}});
   if (sequence->first_step_us == 0) sequence->first_step_us = now_us;
   if (!request->started) {

@@ -10,8 +10,14 @@
 namespace deepinfer {
 namespace {
 
-class SchedulerTest : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Overlap, SchedulerTest, testing::Bool());
+class SchedulerTest : public testing::TestWithParam<RigMode> {};
+INSTANTIATE_TEST_SUITE_P(Modes, SchedulerTest,
+                         testing::Values(RigMode{false, 0}, RigMode{true, 0}, RigMode{false, 5},
+                                         RigMode{true, 1}, RigMode{true, 5}, RigMode{true, 16}),
+                         [](const testing::TestParamInfo<RigMode>& param) {
+                           return Format("{}_drafts{}", param.param.overlap ? "overlap" : "serial",
+                                         param.param.drafts);
+                         });
 
 TEST_P(SchedulerTest, OneRequestGetsTheTokensOfTheModel) {
   Rig rig(Rig::Config(), GetParam());
@@ -22,7 +28,8 @@ TEST_P(SchedulerTest, OneRequestGetsTheTokensOfTheModel) {
   EXPECT_EQ(rig.sink().sample(id).finish, FinishReason::kLength);
   EXPECT_EQ(rig.sink().sample(id).usage.completion_tokens, 20);
   EXPECT_EQ(rig.sink().sample(id).usage.prompt_tokens, 100);
-  // 100 prompt tokens and all outputs but the last: a known length costs no surplus step.
+  // 100 prompt tokens and all outputs but the last: a known length costs no surplus step, and
+  // accepted drafts are computed once.
   EXPECT_EQ(rig.runner().tokens_computed(), 119);
 }
 
@@ -209,7 +216,7 @@ TEST_P(SchedulerTest, CancelInEveryStateFreesWithinOneStep) {
     for (const int n : {1, 3}) {
       Rig rig(Rig::Config(), GetParam());
       // Two chunks of prompt, then decodes.
-      const RequestId id = rig.Add({.prompt_len = 100, .max_tokens = 50, .n = n});
+      const RequestId id = rig.Add({.prompt_len = 100, .max_tokens = 300, .n = n});
       for (int i = 0; i < steps; ++i) rig.Step();
       rig.scheduler().Cancel(id, rig.now_us());
       EXPECT_TRUE(rig.sink().done(id));
@@ -341,7 +348,7 @@ TEST(Scheduler, SaysWhatCanNeverFit) {
 TEST(Scheduler, TheKeyLimitBoundsPrefillRowsOfAStep) {
   SchedulerConfig config = Rig::Config();
   config.prefill_max_sum_seqlen_k = 40;
-  Rig rig(config, false);
+  Rig rig(config, {.overlap = false});
   for (int i = 0; i < 3; ++i) rig.Add({.prompt_len = 30, .max_tokens = 1, .first = i * 60});
   const StepPlan& plan = rig.scheduler().Plan(1);
   int64_t keys = 0;
@@ -354,11 +361,57 @@ TEST(Scheduler, AdmissionStopsAtTheWatermark) {
   SchedulerConfig config = Rig::Config();
   config.num_blocks = 100;
   config.max_num_batched_tokens = 1000;
-  Rig rig(config, false);
+  Rig rig(config, {.overlap = false});
   for (int i = 0; i < 4; ++i) rig.Add({.prompt_len = 120, .max_tokens = 100, .first = i * 60});
   const StepPlan& plan = rig.scheduler().Plan(1);
   EXPECT_EQ(plan.rows.size(), 3U);  // 30 blocks each, 90 of 100
   EXPECT_EQ(rig.scheduler().blocks().num_used(), 90);
+}
+
+TEST(Scheduler, RowsGetDraftsOnlyWhenEveryRowHasItsToken) {
+  SchedulerConfig config = Rig::Config();
+  config.max_num_batched_tokens = 16;
+  Rig rig(config, {.overlap = false, .drafts = 5});
+  for (int i = 0; i < 4; ++i) rig.Add({.prompt_len = 3, .max_tokens = 100, .first = i * 60});
+  rig.Step();
+  const StepPlan& plan = rig.scheduler().Plan(rig.now_us());
+  ASSERT_EQ(plan.rows.size(), 4U);
+  for (const PlanRow& row : plan.rows) EXPECT_EQ(row.num_tokens, 4);  // 1 and 16 / 4 - 1
+}
+
+TEST(Scheduler, DraftsTakeNoBlockFromOthers) {
+  SchedulerConfig config = Rig::Config();
+  config.num_blocks = 9;
+  config.watermark = 1.0;
+  Rig rig(config, {.overlap = false, .drafts = 5});
+  // Two sequences of 16 positions fill 8 blocks; 2 drafts fit into a block of 4 with the token.
+  const RequestSpec spec{.prompt_len = 13, .max_tokens = 4};
+  const RequestId a = rig.Add(spec);
+  const RequestSpec other{.prompt_len = 13, .max_tokens = 4, .first = 90};
+  const RequestId b = rig.Add(other);
+  rig.Run();
+  EXPECT_EQ(rig.metrics().preemptions.load(), 0);
+  EXPECT_EQ(rig.sink().sample(a).tokens, rig.Expected(a, spec));
+  EXPECT_EQ(rig.sink().sample(b).tokens, rig.Expected(b, other));
+}
+
+TEST(Scheduler, CountsDrafts) {
+  Rig rig(Rig::Config(), {.overlap = true, .drafts = 3});
+  const RequestSpec spec{.prompt_len = 5, .max_tokens = 200};
+  const RequestId id = rig.Add(spec);
+  rig.Run();
+  const EngineStats stats = rig.metrics().Snapshot(0);
+  EXPECT_EQ(rig.sink().sample(id).tokens, rig.Expected(id, spec));
+  EXPECT_GT(stats.spec_drafts, 50);
+  EXPECT_GT(stats.spec_accepted_tokens, 20);
+  EXPECT_GE(stats.spec_draft_tokens, stats.spec_accepted_tokens);
+  ASSERT_EQ(stats.spec_accepted_per_position.size(), static_cast<size_t>(kDraftTokensMax));
+  int64_t accepted = 0;
+  for (const int64_t at : stats.spec_accepted_per_position) accepted += at;
+  EXPECT_EQ(accepted, stats.spec_accepted_tokens);
+  EXPECT_GE(stats.spec_accepted_per_position[0], stats.spec_accepted_per_position[2]);
+  EXPECT_EQ(stats.spec_accepted_per_position[3], 0);
+  EXPECT_EQ(stats.generation_tokens, 200);
 }
 
 // Random traffic on a small cache: every request gets exactly the model's tokens, every invariant
@@ -376,7 +429,7 @@ TEST(SchedulerProperty, RandomTraffic) {
     config.long_prefill_token_threshold = upto(3) == 0 ? 1 + upto(20) : 0;
     config.prefill_max_sum_seqlen_k = upto(3) == 0 ? 20 + upto(100) : 0;
     config.prefix_caching = upto(4) != 0;
-    Rig rig(config, upto(2) == 0);
+    Rig rig(config, {.overlap = upto(2) == 0, .drafts = upto(2) * upto(9)});
     struct Sent {
       RequestId id;
       RequestSpec spec;

@@ -14,6 +14,15 @@ namespace {
 
 uint64_t Extend(uint64_t hash, TokenId token) { return HashBytes64(&token, sizeof token, hash); }
 
+// The `count` ids from `first` on, each half as likely as the one before.
+std::vector<std::pair<TokenId, float>> Top(TokenId first, float logprob, int count, int vocab) {
+  std::vector<std::pair<TokenId, float>> top;
+  for (int i = 0; i < std::min(count, vocab); ++i) {
+    top.emplace_back((first + i) % vocab, logprob - 0.7F * static_cast<float>(i));
+  }
+  return top;
+}
+
 }  // namespace
 
 ScriptedRunner::ScriptedRunner(ScriptedRunnerOptions options)
@@ -67,8 +76,9 @@ void ScriptedRunner::Run(const Launched& step) {
   }
   result_.step = plan.step;
   result_.rows.assign(plan.rows.size(), {});
+  result_.emitted.clear();
   for (size_t i = 0; i < plan.rows.size(); ++i) RunRow(plan, plan.rows[i], &result_.rows[i]);
-  for (const int32_t row : step.ended_rows) result_.rows[static_cast<size_t>(row)].sampled = false;
+  for (const int32_t row : step.ended_rows) result_.rows[static_cast<size_t>(row)].num_emitted = 0;
 }
 
 uint64_t* ScriptedRunner::At(Slot* slot, int position) {
@@ -96,33 +106,70 @@ void ScriptedRunner::RunRow(const StepPlan& plan, const PlanRow& row, RowResult*
   }
   const std::span<const int32_t> blocks = plan.BlocksOf(row);
   slot.blocks.insert(slot.blocks.end(), blocks.begin(), blocks.end());
+  const std::span<const TokenId> tokens = plan.TokensOf(row);
+  if (tokens.empty()) {
+    ContinueRow(row, &slot, result);
+    return;
+  }
   if (slot.length != row.start) {
     Fault(
         Format("sequence {}: starts at {}, {} are computed", row.sequence, row.start, slot.length));
   }
-  std::span<const TokenId> tokens = plan.TokensOf(row);
-  if (tokens.empty()) tokens = {&slot.last_token, 1};
   if (static_cast<int>(tokens.size()) != row.num_tokens) Fault("token count of a row");
   const Request& request = *slot.setup.request;
   for (const TokenId token : tokens) {
-    const uint64_t before = slot.length == 0 ? 1 : *At(&slot, slot.length - 1);
-    const uint64_t hash = Extend(before, token);
-    *At(&slot, slot.length) = hash;
-    ++slot.length;
-    ++tokens_computed_;
-    if (token == options_.nan_token) result->status = RowStatus::kNan;
+    RunToken(&slot, token, result);
     if (row.prompt_logprobs && slot.length < static_cast<int>(request.prompt.size())) {
       const TokenId target = request.prompt[static_cast<size_t>(slot.length)];
-      result->prompt_logprobs.push_back({target, -static_cast<float>(hash % 1000) * 0.01F, 1, {}});
+      const uint64_t hash = *At(&slot, slot.length - 1);
+      const float logprob = -static_cast<float>(hash % 1000) * 0.01F;
+      const int count = request.sampling.prompt_logprobs.value_or(0);
+      result->prompt_logprobs.push_back(
+          {target, logprob, 1, Top(target, logprob, count, options_.vocab)});
     }
   }
-  if (!row.sample || result->status != RowStatus::kOk) return;
-  result->sampled = true;
-  const uint64_t hash = *At(&slot, slot.length - 1);
-  result->token = Pick(slot, hash);
-  result->logprob = {result->token, -static_cast<float>(hash % 1000) * 0.01F, 1, {}};
-  slot.last_token = result->token;
-  ++slot.outputs;
+  if (row.sample && result->status == RowStatus::kOk) Emit(&slot, result);
+}
+
+void ScriptedRunner::RunToken(Slot* slot, TokenId token, RowResult* result) {
+  const uint64_t before = slot->length == 0 ? 1 : *At(slot, slot->length - 1);
+  *At(slot, slot->length) = Extend(before, token);
+  ++slot->length;
+  ++tokens_computed_;
+  if (token == options_.nan_token) result->status = RowStatus::kNan;
+}
+
+void ScriptedRunner::Emit(Slot* slot, RowResult* result) {
+  const uint64_t hash = *At(slot, slot->length - 1);
+  slot->last_token = Pick(*slot, hash);
+  ++slot->outputs;
+  if (result->num_emitted == 0) result->emitted_begin = static_cast<int>(result_.emitted.size());
+  ++result->num_emitted;
+  const float logprob = -static_cast<float>(hash % 1000) * 0.01F;
+  const int count = slot->setup.request->sampling.logprobs.value_or(0);
+  result_.emitted.push_back(
+      {slot->last_token,
+       {slot->last_token, logprob, 1, Top(slot->last_token, logprob, count, options_.vocab)}});
+}
+
+// The row's token, then as many accepted drafts as the hash says, then garbage for rejected ones.
+void ScriptedRunner::ContinueRow(const PlanRow& row, Slot* slot, RowResult* result) {
+  if (slot->length > row.start) {
+    Fault(
+        Format("sequence {}: is at {}, the plan knows {}", row.sequence, slot->length, row.start));
+  }
+  if (row.num_tokens > 1 + options_.draft_tokens_max) Fault("more drafts than there are");
+  const int count = std::min(row.num_tokens, slot->setup.length_max - slot->length);
+  if (count <= 0) return;
+  result->num_drafts = count - 1;
+  const int end = slot->length + count;
+  for (int i = 0; i < count; ++i) {
+    RunToken(slot, slot->last_token, result);
+    if (result->status != RowStatus::kOk) return;
+    Emit(slot, result);
+    if (*At(slot, slot->length - 1) % static_cast<uint64_t>(3) == 0) break;
+  }
+  for (int at = slot->length; at < end; ++at) *At(slot, at) = 0xBAD;
 }
 
 TokenId ScriptedRunner::Pick(const Slot& slot, uint64_t hash) const {

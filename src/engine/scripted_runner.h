@@ -2,7 +2,8 @@
 // KV memory: every position holds a hash of the tokens up to it, read and written through the block
 // tables of the plans alone, and the next token is a function of that hash. So a block that was
 // freed too early, shared wrongly, not copied or not computed changes the tokens and is reported.
-// Called by the engine thread; steps run in Collect, after the next one may have been launched.
+// Rejected drafts leave garbage there. Called by the engine thread; steps run in Collect, after the
+// next one may have been launched.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,9 @@ struct ScriptedRunnerOptions {
   std::vector<TokenId> script = {};
   // A row whose newest token is this one gets logits that are not numbers; -1: none.
   TokenId nan_token = -1;
+  // Rows that may verify drafts commit 1 to 1 + this many tokens, by the hash; the rest of what
+  // they ran is rejected.
+  int draft_tokens_max = 0;
   // Busy time of a step.
   int64_t step_us = 0;
 };
@@ -62,6 +66,9 @@ class ScriptedRunner final : public StepRunner {
 
   void Run(const Launched& step);
   void RunRow(const StepPlan& plan, const PlanRow& row, RowResult* result);
+  void ContinueRow(const PlanRow& row, Slot* slot, RowResult* result);
+  void RunToken(Slot* slot, TokenId token, RowResult* result);
+  void Emit(Slot* slot, RowResult* result);
   uint64_t* At(Slot* slot, int position);
   TokenId Pick(const Slot& slot, uint64_t hash) const;
   void Fault(std::string what);

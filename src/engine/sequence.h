@@ -33,8 +33,12 @@ struct alignas(64) Sequence {
   int slot = -1;
   int in_flight = 0;          // launched steps not yet applied
   int samples_in_flight = 0;  // of them, those that sample
-  int planned = 0;            // positions computed or in flight
-  int applied = 0;            // positions computed
+  // Query tokens of the launched steps not yet applied: at most and at least. They differ where
+  // drafts are verified.
+  int tokens_in_flight = 0;
+  int tokens_in_flight_min = 0;
+  int planned = 0;  // positions computed or in flight, at most
+  int applied = 0;  // positions computed
   int prompt_len = 0;
   int max_output = 0;        // max_tokens clamped to the context
   int64_t planned_step = 0;  // of its newest row
@@ -67,8 +71,14 @@ struct alignas(64) Sequence {
 
   int num_tokens() const { return static_cast<int>(tokens.size()); }
   int num_output() const { return tokens.empty() ? 0 : num_tokens() - prompt_len; }
-  // Tokens that exist once everything in flight is done.
+  // Tokens that exist at least once everything in flight is done.
   int expected_tokens() const { return num_tokens() + samples_in_flight; }
+  // Positions that it may ever compute: the last token is not computed.
+  int length_max() const { return prompt_len + (max_output > 0 ? max_output - 1 : 0); }
+  void UpdatePlanned() {
+    const int bound = applied + tokens_in_flight;
+    planned = bound < length_max() ? bound : length_max();
+  }
 };
 
 struct RequestState {

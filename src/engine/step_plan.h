@@ -19,11 +19,16 @@ struct SlotSetup {
   const Request* request = nullptr;  // alive until no step of the sequence is in flight
   int sample_index = 0;
   uint64_t seed = 0;
+  int length_max = 0;            // positions that the sequence may ever compute
   std::vector<TokenId> emitted;  // output tokens before a preemption, for penalties
 };
 
 // One sequence's part of a step. Blocks and tokens named here are sent once and kept by the runner
 // in its row state (the runner owns the block table of a slot after they were sent).
+// A row without known tokens continues from row state: the token sampled last, then the drafts that
+// follow it, as far as num_tokens and SlotSetup::length_max allow. How many tokens the step before
+// committed is known to the runner alone, so `start` and `num_tokens` are upper bounds. A row whose
+// sequence has reached length_max meanwhile computes nothing.
 struct PlanRow {
   int64_t sequence = 0;  // host identity, echoed in the result
   int slot = 0;          // row slot of the runner
@@ -31,10 +36,9 @@ struct PlanRow {
   bool sample = false;   // the last query token is sampled
   // Wants the log-probability of every prompt token that follows a query token of this row.
   bool prompt_logprobs = false;
-  int start = 0;       // position of the first query token (upper bound unless known tokens)
-  int num_tokens = 0;  // query tokens (upper bound)
-  // Known tokens (prompt or replayed), num_tokens of them; none: the token sampled last for this
-  // slot, which only the device may know yet.
+  int start = 0;       // position of the first query token
+  int num_tokens = 0;  // query tokens
+  // Known tokens (prompt or replayed), num_tokens of them; none: from row state.
   int tokens_begin = 0;
   int num_known = 0;
   // Block ids appended to the slot's table before the step.
@@ -78,20 +82,33 @@ struct LateInputs {
 
 enum class RowStatus : uint8_t { kOk, kNan, kBadId };
 
+struct EmittedToken {
+  TokenId id = 0;
+  TokenLogprob logprob;  // when asked for
+};
+
 struct RowResult {
   int64_t sequence = 0;
   int slot = 0;
+  // Not kOk: what went wrong after the tokens that were emitted.
   RowStatus status = RowStatus::kOk;
-  bool sampled = false;
-  TokenId token = 0;                          // when sampled
-  TokenLogprob logprob;                       // when sampled and asked for
+  int num_drafts = 0;  // verified
+  // Sampled tokens, in order: the drafts that were accepted and the one after them.
+  int emitted_begin = 0;
+  int num_emitted = 0;
   std::vector<TokenLogprob> prompt_logprobs;  // see PlanRow::prompt_logprobs
 };
 
 struct StepResult {
   int64_t step = 0;
   std::vector<RowResult> rows;  // in plan order
-  int64_t device_us = 0;        // time the step took on the device
+  std::vector<EmittedToken> emitted;
+  int64_t device_us = 0;  // time the step took on the device
+
+  std::span<const EmittedToken> EmittedOf(const RowResult& row) const {
+    return std::span(emitted).subspan(static_cast<size_t>(row.emitted_begin),
+                                      static_cast<size_t>(row.num_emitted));
+  }
 };
 
 }  // namespace deepinfer

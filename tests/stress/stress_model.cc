@@ -44,8 +44,19 @@ int Run(int argc, char** argv) {
   const std::vector<Ask> asks = MakeAsks((*model)->model->info().vocab);
   const std::vector<Answer> plain = RunAsks(model->get(), asks, {});
   int failures = 0;
-  for (const StressMode& mode : StressModes()) {
-    const std::vector<Answer> answers = RunAsks(model->get(), asks, mode);
+  std::vector<StressMode> modes(StressModes().begin(), StressModes().end());
+  modes.insert(modes.end(), DraftModes().begin(), DraftModes().end());
+  if ((*model)->model->draft_info().block > 0) {
+    modes.push_back({.name = "draft layers", .drafting = Drafting::kModel});
+    modes.push_back({.name = "draft layers, batch",
+                     .chunk = 7,
+                     .batch = true,
+                     .preempt = true,
+                     .overlap = true,
+                     .drafting = Drafting::kModel});
+  }
+  for (const StressMode& mode : modes) {
+    const std::vector<Answer> answers = RunAsks(model->get(), asks, mode, plain);
     std::string difference;
     for (size_t i = 0; i < asks.size() && difference.empty(); ++i) {
       difference = Difference(plain[i], answers[i]);

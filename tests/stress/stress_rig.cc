@@ -6,6 +6,9 @@
 
 #include "base/check.h"
 #include "engine/memory_plan.h"
+#include "engine/spec/model_drafter.h"
+#include "engine/spec/ngram_drafter.h"
+#include "engine/spec/replay_drafter.h"
 
 namespace deepinfer {
 namespace {
@@ -49,6 +52,70 @@ const StressMode kModes[] = {
      .test = {.delay_us_max = 300, .poison_host = true, .seed = 2}},
 };
 
+// Drafts change nothing, at whatever depth they are right, and whatever else happens meanwhile.
+const StressMode kDraftModes[] = {
+    {.name = "n-gram", .drafting = Drafting::kNgram},
+    {.name = "n-gram, overlap, batch",
+     .batch = true,
+     .overlap = true,
+     .drafting = Drafting::kNgram,
+     .drafts_max = 16},
+    {.name = "depth 0", .overlap = true, .drafting = Drafting::kReplay, .depth = 0},
+    {.name = "depth 1", .overlap = true, .drafting = Drafting::kReplay, .depth = 1},
+    {.name = "depth 2", .drafting = Drafting::kReplay, .depth = 2},
+    {.name = "depth 3", .overlap = true, .drafting = Drafting::kReplay, .depth = 3},
+    {.name = "depth 4", .batch = true, .drafting = Drafting::kReplay, .depth = 4},
+    {.name = "full block", .overlap = true, .drafting = Drafting::kReplay, .depth = 5},
+    {.name = "every depth, batch", .batch = true, .overlap = true, .drafting = Drafting::kReplay},
+    {.name = "every depth of 16", .overlap = true, .drafting = Drafting::kReplay, .drafts_max = 16},
+    {.name = "one draft", .batch = true, .drafting = Drafting::kReplay, .drafts_max = 1},
+    {.name = "drafts, chunk 1",
+     .chunk = 1,
+     .batch = true,
+     .overlap = true,
+     .drafting = Drafting::kReplay},
+    {.name = "drafts, preempted", .preempt = true, .drafting = Drafting::kReplay},
+    {.name = "drafts, preempted, batch",
+     .chunk = 7,
+     .batch = true,
+     .preempt = true,
+     .overlap = true,
+     .drafting = Drafting::kReplay},
+    {.name = "drafts, small cache",
+     .batch = true,
+     .overlap = true,
+     .num_blocks = 34,
+     .drafting = Drafting::kReplay},
+    {.name = "drafts, half cached",
+     .batch = true,
+     .warm_half = true,
+     .overlap = true,
+     .drafting = Drafting::kReplay},
+    {.name = "drafts, delays and poison",
+     .chunk = 7,
+     .batch = true,
+     .preempt = true,
+     .overlap = true,
+     .drafting = Drafting::kReplay,
+     .test = {.delay_us_max = 300, .poison_host = true, .seed = 3}},
+};
+
+std::unique_ptr<Drafter> MakeDrafter(LoadedModel* model, const StressMode& mode,
+                                     std::vector<std::vector<TokenId>> texts) {
+  switch (mode.drafting) {
+    case Drafting::kNone:
+      return nullptr;
+    case Drafting::kNgram:
+      return std::make_unique<NgramDrafter>(1, 4);
+    case Drafting::kModel:
+      return std::make_unique<ModelDrafter>(model->model.get());
+    case Drafting::kReplay:
+      break;
+  }
+  return std::make_unique<ReplayDrafter>(ReplayOptions{
+      .texts = std::move(texts), .depth = mode.depth, .vocab = model->model->info().vocab});
+}
+
 class FoldSink final : public OutputSink {
  public:
   void OnOutput(OutputDelta delta) override {
@@ -67,7 +134,8 @@ class FoldSink final : public OutputSink {
 
 class Rig {
  public:
-  Rig(LoadedModel* model, const StressMode& mode) : metrics_(kMaxModelLen) {
+  Rig(LoadedModel* model, const StressMode& mode, std::vector<std::vector<TokenId>> texts)
+      : metrics_(kMaxModelLen) {
     SchedulerConfig config;
     config.max_num_seqs = kSlots;
     config.max_num_batched_tokens = 512;
@@ -76,6 +144,8 @@ class Rig {
     config.num_blocks = mode.num_blocks;
     config.block_tokens = mode.block_size;
     config.eos_ids = model->model->info().eos_ids;
+    config.prefix_caching = !model->model->cache_layout().has_state();
+    config.draft_tokens_max = mode.drafting == Drafting::kNone ? 0 : mode.drafts_max;
     Result<std::unique_ptr<ModelRunner>> runner =
         ModelRunner::Create(model->model.get(), model->backend.get(),
                             {.num_slots = kSlots,
@@ -83,7 +153,9 @@ class Rig {
                              .max_model_len = kMaxModelLen,
                              .block_tokens = config.block_tokens,
                              .num_blocks = config.num_blocks,
-                             .test = mode.test});
+                             .draft_tokens_max = config.draft_tokens_max,
+                             .test = mode.test},
+                            MakeDrafter(model, mode, std::move(texts)));
     DI_CHECK(runner.ok(), "{}", runner.status().message());
     loop_ = std::make_unique<EngineLoop>(config, mode.overlap, 1024, std::move(runner).value(),
                                          nullptr, &clock_, &metrics_);
@@ -122,6 +194,8 @@ class Rig {
 
   Answer Take(RequestId id) {
     DI_CHECK(sink_.ended.contains(id), "request {} has not ended", id);
+    sink_.answers[id].verifications = metrics_.spec_drafts;
+    sink_.answers[id].drafts_accepted = metrics_.spec_accepted_tokens;
     return std::move(sink_.answers[id]);
   }
 
@@ -145,10 +219,16 @@ std::string DifferenceOf(const TokenLogprob& a, const TokenLogprob& b) {
 }  // namespace
 
 std::span<const StressMode> StressModes() { return kModes; }
+std::span<const StressMode> DraftModes() { return kDraftModes; }
 
 std::vector<Answer> RunAsks(LoadedModel* model, const std::vector<Ask>& asks,
-                            const StressMode& mode) {
-  Rig rig(model, mode);
+                            const StressMode& mode, const std::vector<Answer>& plain) {
+  std::vector<std::vector<TokenId>> texts;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    texts.push_back(asks[i].prompt);
+    texts.back().insert(texts.back().end(), plain[i].tokens.begin(), plain[i].tokens.end());
+  }
+  Rig rig(model, mode, std::move(texts));
   if (mode.warm_half) {
     for (const Ask& ask : asks) {
       Ask half = ask;

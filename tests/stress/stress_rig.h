@@ -28,7 +28,12 @@ struct Answer {
   std::vector<std::optional<TokenLogprob>> prompt_logprobs;
   int64_t cached_tokens = 0;
   std::string error;
+  // Of the whole run.
+  int64_t verifications = 0;
+  int64_t drafts_accepted = 0;
 };
+
+enum class Drafting { kNone, kNgram, kModel, kReplay };
 
 struct StressMode {
   const char* name = "plain";
@@ -39,15 +44,20 @@ struct StressMode {
   bool overlap = false;
   int block_size = 16;
   int32_t num_blocks = 512;
+  Drafting drafting = Drafting::kNone;
+  int drafts_max = 5;
+  int depth = -1;  // kReplay: right drafts of a proposal; -1: every number in turn
   RunnerTestMode test;
 };
 
 // The stress list: every way that must change nothing.
 std::span<const StressMode> StressModes();
+// The same with speculation.
+std::span<const StressMode> DraftModes();
 
-// Runs the asks on a fresh cache; answers in their order.
+// Runs the asks on a fresh cache; answers in their order. Replayed drafts come from `plain`.
 std::vector<Answer> RunAsks(LoadedModel* model, const std::vector<Ask>& asks,
-                            const StressMode& mode);
+                            const StressMode& mode, const std::vector<Answer>& plain = {});
 
 // Whether two answers are equal to the bit; the first difference otherwise.
 std::string Difference(const Answer& a, const Answer& b);
