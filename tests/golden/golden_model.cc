@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "tests/golden/reference_ties.h"
 #include "tests/harness/host_rows.h"
 
 namespace deepinfer {
@@ -69,9 +70,13 @@ std::vector<GoldenCase> ReadGolden(const std::string& directory) {
 }
 
 Result<std::unique_ptr<GoldenModel>> GoldenModel::Open(const std::string& directory,
-                                                       const BackendOptions& options) {
+                                                       const BackendOptions& options,
+                                                       TieOrder ties) {
   auto golden = std::make_unique<GoldenModel>();
   DI_ASSIGN(golden->backend_, CreateBackend(options));
+  if (ties == TieOrder::kReference) {
+    golden->backend_ = WithReferenceTies(std::move(golden->backend_));
+  }
   DI_ASSIGN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(directory));
   DI_ASSIGN(golden->model_, LoadModel(*checkpoint, golden->backend_.get()));
   return golden;

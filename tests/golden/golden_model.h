@@ -33,11 +33,15 @@ struct RunMode {
   bool batch = false;   // all cases in every step
 };
 
+// Which of equal index scores a model takes (reference_ties.h).
+enum class TieOrder { kProduct, kReference };
+
 class GoldenModel {
  public:
   // A Result: the machine may lack the ISA.
   static Result<std::unique_ptr<GoldenModel>> Open(const std::string& directory,
-                                                   const BackendOptions& options);
+                                                   const BackendOptions& options,
+                                                   TieOrder ties = TieOrder::kProduct);
   int vocab() const { return model_->info().vocab; }
   std::vector<CaseOutput> Run(const std::vector<GoldenCase>& cases, const RunMode& mode);
 

@@ -13,7 +13,8 @@
 namespace deepinfer {
 namespace {
 
-constexpr const char* kFamilies[] = {"llama", "llama3rope", "qwen2", "qwen3", "qwen3_moe"};
+constexpr const char* kFamilies[] = {"llama",     "llama3rope",  "qwen2",       "qwen3",
+                                     "qwen3_moe", "deepseek_v3", "deepseek_v4", "deepseek_v4_swa"};
 constexpr double kLogprobTolerance = 2e-4;
 constexpr double kMarginMin = 1e-3;  // below it another correct implementation may differ
 
@@ -50,12 +51,13 @@ struct Mode {
   ComputeDtype dtype;
 };
 
-std::unique_ptr<GoldenModel> OpenModel(const char* family, const Mode& mode) {
+std::unique_ptr<GoldenModel> OpenModel(const char* family, const Mode& mode,
+                                       TieOrder ties = TieOrder::kProduct) {
   // The machine decides about the ISA; whatever else fails is a failure of the test.
   const BackendOptions options{
       .device = "cpu", .threads = 2, .dtype = mode.dtype, .cpu_isa = mode.isa};
   if (!CreateBackend(options).ok()) return nullptr;
-  Result<std::unique_ptr<GoldenModel>> model = GoldenModel::Open(Directory(family), options);
+  Result<std::unique_ptr<GoldenModel>> model = GoldenModel::Open(Directory(family), options, ties);
   DI_CHECK(model.ok(), "{}", model.status().message());
   return std::move(model).value();
 }
@@ -66,7 +68,7 @@ TEST_P(Golden, AgreesWithTheReferenceInFloat32) {
   if (GetParam().dtype != ComputeDtype::kFloat32) GTEST_SKIP() << "goldens hold in float32";
   for (const char* family : kFamilies) {
     SCOPED_TRACE(family);
-    const auto model = OpenModel(family, GetParam());
+    const auto model = OpenModel(family, GetParam(), TieOrder::kReference);
     if (model == nullptr) GTEST_SKIP() << "this machine lacks " << GetParam().isa;
     const std::vector<GoldenCase> cases = ReadGolden(Directory(family));
     ASSERT_FALSE(cases.empty());
@@ -120,7 +122,9 @@ TEST_P(Golden, DefaultDtypeStaysClose) {
         for (size_t v = 0; v < p.size(); ++v) divergence += std::exp(p[v]) * (p[v] - q[v]);
       }
     }
-    EXPECT_LE(divergence / static_cast<double>(tokens), 0.01);
+    // Rounding makes a few tokens of these choose other experts or entries.
+    const bool chooses = std::string_view(family).starts_with("deepseek");
+    EXPECT_LE(divergence / static_cast<double>(tokens), chooses ? 0.05 : 0.01) << family;
   }
 }
 

@@ -99,7 +99,7 @@ void BindExperts(const DeepseekV3Config& c, const std::string& at, FamilyBinder*
     for (int e = 0; e < c.experts; ++e) names.push_back(Format("{}experts.{}.{}", at, e, matrix));
     return names;
   };
-  layer->router = binder->Matrix(at + "gate", c.experts, c.hidden);
+  layer->router = binder->Float32Matrix(at + "gate.weight", c.experts, c.hidden);
   layer->router_bias = binder->Vector(at + "gate.e_score_correction_bias", c.experts);
   layer->expert_gate = binder->Experts(bases("gate_proj"), c.expert_intermediate, c.hidden);
   layer->expert_up = binder->Experts(bases("up_proj"), c.expert_intermediate, c.hidden);

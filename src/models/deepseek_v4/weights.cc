@@ -93,7 +93,7 @@ class LayerBinder {
   void BindExperts(DeepseekV4Layer* out) {
     const std::string at = prefix_ + "ffn.";
     out->ffn_norm = b_->Vector(prefix_ + "ffn_norm.weight", c_.hidden);
-    out->router = b_->Matrix(at + "gate", c_.experts, c_.hidden);
+    out->router = b_->Float32Matrix(at + "gate.weight", c_.experts, c_.hidden);
     if (kind_.hashed) {
       BindTokenExperts(at + "gate.tid2eid", out);
     } else {
