@@ -38,6 +38,8 @@ void AddServeFlags(CommandLine* line, ServerConfig* config) {
             "Jinja file that replaces the checkpoint's chat template");
   line->AddSwitch("--trust-user-special-tokens", &config->trust_user_special_tokens,
                   "special tokens in a user's text count as such");
+  line->Add("--stream-interval", &config->stream_interval,
+            "tokens of a stream's chunk; the first and the last come at once");
   line->Add("--request-timeout-ms", &config->request_timeout_ms,
             "longest life of a request; 0: no limit");
   line->Add("--watchdog-timeout-ms", &config->watchdog_timeout_ms,
@@ -81,6 +83,7 @@ Status CheckServeFlags(const ServerConfig& c) {
   constexpr int64_t kBig = int64_t{1} << 40;
   const IntRange ranges[] = {
       {"--port", c.port, 0, 65535},
+      {"--stream-interval", c.stream_interval, 1, 1'000'000},
       {"--request-timeout-ms", c.request_timeout_ms, 0, 7 * kDayMs},
       {"--watchdog-timeout-ms", c.watchdog_timeout_ms, 1, kDayMs},
       {"--shutdown-timeout-ms", c.shutdown_timeout_ms, 0, kDayMs},
@@ -219,7 +222,8 @@ int RunServe(int argc, char** argv) {
   }
   Result<std::string> path = ResolveModelPath(config.model);
   if (!path.ok()) return Fail(kCommand, path.status());
-  if (config.served_model_names.empty() && !config.model.empty()) {
+  // A name of the hub stays what it was asked for by; a path is named after its last part.
+  if (config.served_model_names.empty() && !config.model.empty() && *path != config.model) {
     config.served_model_names = {config.model};
   }
   config.model = *std::move(path);

@@ -19,13 +19,17 @@ struct ServerConfig {
   // Any of these opens every route; empty: no key is asked for. Without a key only /health,
   // /ping and /metrics answer when keys are set.
   std::vector<std::string> api_keys;
-  // Names that requests may give as `model`; the first is reported. Empty: the model's path.
+  // Names that requests may give as `model`; the first is reported. Empty: the file
+  // or directory name of the model, whose whole path is accepted as well.
   std::vector<std::string> served_model_names;
   // Jinja file that replaces the checkpoint's chat template; empty: keep it.
   std::string chat_template_file;
   // Special tokens spelt out in a user's text count as such, as in Hugging Face. Otherwise only
   // those that the chat template writes do, so that nobody can forge a turn.
   bool trust_user_special_tokens = false;
+
+  // Tokens that a stream gathers before it sends a chunk; the first and the last come at once.
+  int stream_interval = 1;
 
   // HTTP limits.
   int http_threads = 1;                        // event-driven I/O threads

@@ -1,5 +1,5 @@
 // A byte-level tokenizer and a chat template small enough to check by hand: ids 0..255 are the
-// bytes, then a few words and special tokens. Used by tests and fuzzers of this folder alone.
+// bytes, then a few words and special tokens. For tests and fuzzers.
 #pragma once
 
 #include <memory>

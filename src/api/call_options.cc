@@ -26,6 +26,8 @@ constexpr std::string_view kCommonFields[] = {
     "return_tokens_as_token_ids",
     "cache_salt",
     "cache_prompt",
+    "skip_reading_prefix_cache",
+    "stream_interval",
     "priority",
     "request_id",
     "truncate_prompt_tokens",
@@ -91,7 +93,9 @@ Status CheckModel(const Json& body, const DialectContext& context) {
   DI_TRY(ReadString(body, "model", 1024, &name));
   if (name.empty()) return {};
   const auto& names = context.names;
-  if (std::find(names.begin(), names.end(), name) != names.end()) return {};
+  for (const auto* accepted : {&names, &context.aliases}) {
+    if (std::find(accepted->begin(), accepted->end(), name) != accepted->end()) return {};
+  }
   return NotFound(Format("the model \"{}\" is not served here; the served model is \"{}\"", name,
                          names.empty() ? "" : names.front()))
       .WithParam("model")
@@ -136,8 +140,25 @@ Status ReadCaching(const Json& body, CallOptions* options) {
   }
   bool cache = true;
   DI_TRY(ReadBool(body, "cache_prompt", &cache));
-  options->skip_prefix_cache = !cache;
+  bool skip = false;
+  DI_TRY(ReadBool(body, "skip_reading_prefix_cache", &skip));
+  options->skip_prefix_cache = skip || !cache;
   return {};
+}
+
+// Fields that ask for something which this server does not do, but whose answer is right without.
+void WarnOfNoEffect(const Json& body, std::vector<std::string>* warnings) {
+  const Json* store = FindField(body, "store");
+  if (store != nullptr && !(store->is_bool() && !*store->AsBool())) {
+    warnings->push_back("\"store\" has no effect: answers are not kept");
+  }
+  const Json* tier = FindField(body, "service_tier");
+  if (tier != nullptr && tier->string() != "auto" && tier->string() != "default") {
+    warnings->push_back("\"service_tier\" has no effect: use \"priority\"");
+  }
+  if (FindField(body, "prompt_cache_retention") != nullptr) {
+    warnings->push_back("\"prompt_cache_retention\" has no effect: unused blocks are kept");
+  }
 }
 
 }  // namespace
@@ -157,9 +178,13 @@ Result<CallOptions> ReadCallOptions(const Json& body, const DialectContext& cont
   std::optional<int64_t> priority;
   DI_TRY(ReadInt(body, "priority", INT32_MIN, INT32_MAX, &priority));
   options.priority = static_cast<int>(priority.value_or(0));
+  std::optional<int64_t> interval;
+  DI_TRY(ReadInt(body, "stream_interval", 1, INT32_MAX, &interval));
+  options.stream_interval = static_cast<int>(interval.value_or(context.stream_interval));
   std::vector<std::string_view> fields(std::begin(kCommonFields), std::end(kCommonFields));
   fields.insert(fields.end(), known.begin(), known.end());
   options.warnings = UnknownFieldWarnings(body, fields);
+  WarnOfNoEffect(body, &options.warnings);
   if (options.warnings.size() > kWarningsMax) options.warnings.resize(kWarningsMax);
   return options;
 }

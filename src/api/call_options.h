@@ -26,6 +26,7 @@ struct CallOptions {
   std::string cache_salt;
   int priority = 0;
   bool skip_prefix_cache = false;
+  int stream_interval = 1;             // tokens of a chunk; a sample's first and last come at once
   std::optional<int64_t> truncate_to;  // prompt tokens to keep; -1: what the context holds
   enum class Truncation { kKeepLast, kKeepFirst } truncation = Truncation::kKeepLast;
   std::vector<std::string> warnings;

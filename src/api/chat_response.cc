@@ -43,12 +43,11 @@ void ChatResponse::OnDelta(int prompt, OutputDelta delta, std::string* out) {
   Choice& choice = choices_[static_cast<size_t>(news.index)];
   const bool first = !std::exchange(choice.started, true);
   totals_.Update(prompt, news.index, news.usage);
-  if (options_.call.mode == DialectCall::Mode::kWhole) {
-    if (!news.prompt_logprobs.empty()) prompt_logprobs_ = std::move(news.prompt_logprobs);
-    choice.whole.Fold(std::move(news));
-    return;
-  }
-  AppendChunks(out, news, first);
+  if (!news.prompt_logprobs.empty()) prompt_logprobs_ = std::exchange(news.prompt_logprobs, {});
+  choice.whole.Fold(std::move(news));
+  if (options_.call.mode == DialectCall::Mode::kWhole) return;
+  if (!first && !choice.whole.Due(options_.call.stream_interval)) return;
+  AppendChunks(out, std::exchange(choice.whole, {}), first);
 }
 
 void ChatResponse::AppendLogprobs(std::string* out, const ChoiceNews& news) const {

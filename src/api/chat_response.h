@@ -32,7 +32,7 @@ class ChatResponse final : public ResponseStream {
  private:
   struct Choice {
     bool started = false;
-    ChoiceNews whole;  // the fold, without streaming
+    ChoiceNews whole;  // the fold of what was not sent yet
   };
 
   ChoiceNews NewsOf(OutputDelta delta) const;

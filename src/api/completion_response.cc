@@ -82,10 +82,12 @@ void CompletionResponse::Emit(int prompt, OutputDelta delta, std::string* out) {
   Choice& choice = choices_[static_cast<size_t>(news.index)];
   const bool first = !std::exchange(choice.started, true);
   totals_.Update(prompt, news.index, news.usage);
-  if (options_.call.mode == DialectCall::Mode::kWhole) {
-    choice.whole.Fold(std::move(news));
-    return;
-  }
+  const int index = news.index;
+  choice.whole.Fold(std::move(news));
+  if (options_.call.mode == DialectCall::Mode::kWhole) return;
+  if (!first && !choice.whole.Due(options_.call.stream_interval)) return;
+  news = std::exchange(choice.whole, {});
+  news.index = index;
   const bool silent = news.text.empty() && news.completion_logprobs.empty() &&
                       news.prompt_logprobs.empty() && news.finish == FinishReason::kNone &&
                       !options_.call.return_token_ids;

@@ -42,7 +42,7 @@ class CompletionResponse final : public ResponseStream {
     explicit Choice(const CompletionLogprobWriter& logprob_writer) : writer(logprob_writer) {}
     bool started = false;
     CompletionLogprobWriter writer;
-    ChoiceNews whole;  // the fold, without streaming
+    ChoiceNews whole;  // the fold of what was not sent yet
   };
 
   bool EchoesLogprobs() const { return options_.echo && options_.logprobs; }

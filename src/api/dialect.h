@@ -21,13 +21,15 @@ namespace deepinfer {
 // What dialects know of the model they speak for. Outlives the calls made from it.
 struct DialectContext {
   std::vector<std::string> names;               // served names, at least one; the first is reported
+  std::vector<std::string> aliases;             // accepted as well, never listed
   const Tokenizer* tokenizer = nullptr;         // nullptr: token ids only
   const ChatTemplate* chat_template = nullptr;  // nullptr: no template
   const PromptProfile* prompt_profile = nullptr;  // takes the place of the template
   SamplingDefaults defaults;                    // max_tokens unset: the dialect's default
   int vocab = 0;
   int max_model_len = 0;
-  int64_t created_s = 0;  // Unix time of loading
+  int64_t created_s = 0;    // Unix time of loading
+  int stream_interval = 1;  // tokens of a chunk, unless the request says
   SpecialTokenTrust trust = SpecialTokenTrust::kTemplate;
 };
 

@@ -31,8 +31,10 @@ Json ModelList(const DialectContext& context) {
 }
 
 Result<Json> ModelCard(const DialectContext& context, std::string_view name) {
-  for (const std::string& served : context.names) {
-    if (served == name) return Card(context, served);
+  for (const auto* names : {&context.names, &context.aliases}) {
+    for (const std::string& served : *names) {
+      if (served == name) return Card(context, served);
+    }
   }
   return NotFound(Format("the model \"{}\" is not served here", name.substr(0, 256)))
       .WithParam("model")

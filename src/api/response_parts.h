@@ -37,6 +37,10 @@ struct ChoiceNews {
   Usage usage;  // totals so far
 
   void Fold(ChoiceNews&& more);
+  // Enough for a chunk of a stream that wants `interval` tokens in each.
+  bool Due(int interval) const {
+    return finish != FinishReason::kNone || token_ids.size() >= static_cast<size_t>(interval);
+  }
 };
 
 // "stop", "length", "abort", "error"; null while the sample runs.

@@ -1,6 +1,7 @@
 #include "server/served_model.h"
 
 #include <ctime>
+#include <filesystem>
 #include <utility>
 
 #include "base/format.h"
@@ -17,7 +18,30 @@ Result<ComputeDtype> DtypeOf(const std::string& dtype) {
   return Invalid(Format("dtype is '{}'; it must be auto or float32", dtype)).WithParam("dtype");
 }
 
+// "-00001-of-00003" at the end of `stem`, which names one part of several.
+bool EndsAsPart(std::string_view stem) {
+  constexpr std::string_view kShape = "-00000-of-00000";
+  if (stem.size() <= kShape.size()) return false;
+  stem.remove_prefix(stem.size() - kShape.size());
+  for (size_t i = 0; i < kShape.size(); ++i) {
+    const bool digit = stem[i] >= '0' && stem[i] <= '9';
+    if (kShape[i] == '0' ? !digit : stem[i] != kShape[i]) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+std::string ModelNameOf(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  const std::string extension = whole.extension().string();
+  const bool file = extension == ".gguf" || extension == ".safetensors";
+  std::string name = file ? whole.stem().string() : whole.filename().string();
+  if (file && EndsAsPart(name)) name.resize(name.size() - std::string("-00000-of-00000").size());
+  return name.empty() ? path : name;
+}
 
 Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
                                                      const LoadProgress& progress) {
@@ -53,9 +77,13 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
                      .vocab = served->engine->limits().vocab,
                      .max_model_len = served->engine->limits().max_model_len,
                      .created_s = static_cast<int64_t>(std::time(nullptr)),
+                     .stream_interval = config.stream_interval,
                      .trust = config.trust_user_special_tokens ? SpecialTokenTrust::kEverywhere
                                                                : SpecialTokenTrust::kTemplate};
-  if (served->dialect.names.empty()) served->dialect.names = {config.model};
+  if (served->dialect.names.empty()) {
+    served->dialect.names = {ModelNameOf(config.model)};
+    served->dialect.aliases = {config.model};
+  }
   return served;
 }
 

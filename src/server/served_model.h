@@ -17,7 +17,11 @@ struct ServedModel {
   DialectContext dialect;
 };
 
-// `report` may be empty. Errors name the file or the setting at fault.
+// What a checkpoint is called after its path: a directory's name, or a file's without ".gguf" and
+// without the number of a split part.
+std::string ModelNameOf(const std::string& path);
+
+// `progress` may be empty. Errors name the file or the setting at fault.
 Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
                                                      const LoadProgress& progress = {});
 
