@@ -108,44 +108,56 @@ BatchReader::~BatchReader() {
   if (file_ != stdin) std::fclose(file_);
 }
 
-Result<bool> BatchReader::ReadLine(std::string* line) {
+Result<BatchReader::Line> BatchReader::ReadLine(std::string* line) {
   line->clear();
-  char chunk[65536];
-  while (std::fgets(chunk, sizeof chunk, file_) != nullptr) {
-    const size_t n = std::strlen(chunk);
-    line->append(chunk, n);
-    if (line->size() > kLineBytesMax) {
-      return Invalid(Format("input line {} is longer than {} bytes", index_ + 1, kLineBytesMax));
+  Line kind = Line::kEnd;
+  while (true) {
+    if (at_ == filled_) {
+      at_ = 0;
+      filled_ = std::fread(buffer_.data(), 1, buffer_.size(), file_);
+      if (filled_ == 0) break;
     }
-    if (n > 0 && chunk[n - 1] == '\n') return true;
-    if (n + 1 < sizeof chunk && std::feof(file_) == 0) {
-      return Invalid(Format("input line {} holds a zero byte", index_ + 1));
-    }
+    const char* begin = buffer_.data() + at_;
+    const void* newline = std::memchr(begin, '\n', filled_ - at_);
+    const size_t count = newline == nullptr
+                             ? filled_ - at_
+                             : static_cast<size_t>(static_cast<const char*>(newline) - begin) + 1;
+    at_ += count;
+    if (kind == Line::kEnd) kind = Line::kWhole;
+    // The rest of a giant is passed over: the lines after it are as good as any.
+    if (line->size() + count > kLineBytesMax) kind = Line::kTooLong;
+    if (kind == Line::kWhole) line->append(begin, count);
+    if (newline != nullptr) return kind;
   }
   if (std::ferror(file_) != 0) return Errno("read", "the input");
-  return !line->empty();
+  return kind;
 }
 
 Result<std::optional<BatchLine>> BatchReader::Next() {
   std::string line;
   while (true) {
-    DI_ASSIGN(const bool more, ReadLine(&line));
-    if (!more) return std::optional<BatchLine>();
-    if (!IsBlank(line)) return std::optional<BatchLine>(ParseBatchLine(index_++, line));
+    DI_ASSIGN(const Line kind, ReadLine(&line));
+    if (kind == Line::kEnd) return std::optional<BatchLine>();
+    if (kind == Line::kWhole && IsBlank(line)) continue;
+    if (kind == Line::kWhole) return std::optional<BatchLine>(ParseBatchLine(index_++, line));
+    BatchLine too_long;
+    too_long.index = index_++;
+    too_long.status = Invalid(Format("the line is longer than {} bytes", kLineBytesMax));
+    return std::optional<BatchLine>(std::move(too_long));
   }
 }
 
 Status BatchReader::Skip(int64_t lines) {
   std::string line;
   while (index_ < lines) {
-    DI_ASSIGN(const bool more, ReadLine(&line));
-    if (!more) {
+    DI_ASSIGN(const Line kind, ReadLine(&line));
+    if (kind == Line::kEnd) {
       return Invalid(
           Format("the output holds {} results, the input only {} lines: they do not "
                  "belong together",
                  lines, index_));
     }
-    if (!IsBlank(line)) ++index_;
+    if (kind == Line::kTooLong || !IsBlank(line)) ++index_;
   }
   return {};
 }
@@ -159,6 +171,11 @@ Result<std::unique_ptr<BatchWriter>> BatchWriter::Open(const Options& options) {
   const int fd = open(options.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return Errno("open", options.path);
   writer->file_ = fdopen(fd, "r+b");
+  if (writer->file_ == nullptr) {
+    Status failed = Errno("open", options.path);
+    close(fd);
+    return failed;
+  }
   struct stat info {};
   if (fstat(fd, &info) != 0) return Errno("look at", options.path);
   if (options.existing == Options::Existing::kRefuse) {
@@ -185,17 +202,24 @@ BatchWriter::~BatchWriter() {
 Status BatchWriter::Put(int64_t index, std::string line) {
   const std::lock_guard lock(mutex_);
   line.push_back('\n');
+  waiting_bytes_ += line.size();
   waiting_.emplace(index, std::move(line));
   bool wrote = false;
   for (auto it = waiting_.begin(); it != waiting_.end() && it->first == next_; ++next_) {
     if (std::fwrite(it->second.data(), 1, it->second.size(), file_) != it->second.size()) {
       return Errno("write", "the output");
     }
+    waiting_bytes_ -= it->second.size();
     it = waiting_.erase(it);
     wrote = true;
   }
   if (wrote && std::fflush(file_) != 0) return Errno("write", "the output");
   return {};
+}
+
+size_t BatchWriter::waiting_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_bytes_;
 }
 
 Status BatchWriter::Close() {

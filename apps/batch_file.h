@@ -42,9 +42,13 @@ class BatchReader {
   Status Skip(int64_t lines);
 
  private:
-  explicit BatchReader(std::FILE* file) : file_(file) {}
-  Result<bool> ReadLine(std::string* line);
+  explicit BatchReader(std::FILE* file) : file_(file), buffer_(size_t{1} << 16) {}
+  enum class Line { kEnd, kWhole, kTooLong };
+  Result<Line> ReadLine(std::string* line);
   std::FILE* file_;
+  std::vector<char> buffer_;  // bytes [at_, filled_) are still to be used
+  size_t at_ = 0;
+  size_t filled_ = 0;
   int64_t index_ = 0;
 };
 
@@ -65,16 +69,19 @@ class BatchWriter {
   int64_t first_index() const { return first_index_; }
   // Hands over the line of `index` (without newline). Each index once.
   Status Put(int64_t index, std::string line);
+  // Bytes that wait for the line of an earlier index.
+  size_t waiting_bytes() const;
   // Writes what is left to the disk. Lines that wait for a missing index stay unwritten.
   Status Close();
 
  private:
   BatchWriter() = default;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::FILE* file_ = nullptr;
   int64_t first_index_ = 0;
   int64_t next_ = 0;
   std::map<int64_t, std::string> waiting_;
+  size_t waiting_bytes_ = 0;
 };
 
 }  // namespace deepinfer

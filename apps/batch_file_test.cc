@@ -61,6 +61,45 @@ TEST(BatchReader, SkipsBlankLinesAndReadsALastLineWithoutNewline) {
   EXPECT_TRUE(end.ok() && !end->has_value());
 }
 
+// A line that cannot be used is one bad line, whatever its bytes.
+TEST(BatchReader, GoesOnAfterZeroBytesAndGiants) {
+  TempFile file;
+  const std::string zeros(3, '\0');
+  const std::string giant(BatchReader::kLineBytesMax + 1, ' ');
+  file.Write(zeros + "\n" + giant + "\n{\"prompt\":\"a\"}\n{\"prompt\":\"" + zeros + "\"}\n" +
+             giant);
+  const bool wanted[] = {false, false, true, false, false};
+  auto reader = BatchReader::Open(file.path());
+  ASSERT_TRUE(reader.ok());
+  for (int i = 0; i < 5; ++i) {
+    auto line = (*reader)->Next();
+    ASSERT_TRUE(line.ok() && line->has_value()) << i;
+    EXPECT_EQ((*line)->index, i);
+    EXPECT_EQ((*line)->status.ok(), wanted[i]) << i << (*line)->status.message();
+  }
+  EXPECT_FALSE((*reader)->Next()->has_value());
+  auto skipping = BatchReader::Open(file.path());
+  ASSERT_TRUE((*skipping)->Skip(2).ok());
+  EXPECT_EQ(*(**(*skipping)->Next()).text, "a");
+}
+
+TEST(BatchWriter, SaysThatTheDiskIsFull) {
+  auto writer = BatchWriter::Open({.path = "/dev/full"});
+  ASSERT_TRUE(writer.ok()) << writer.status().message();
+  const Status status = (*writer)->Put(0, Line(0));
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("space"), std::string::npos) << status.message();
+}
+
+TEST(BatchWriter, CountsWhatWaitsForAnEarlierLine) {
+  TempFile file;
+  auto writer = BatchWriter::Open({.path = file.path()});
+  ASSERT_TRUE((*writer)->Put(1, "abc").ok());
+  EXPECT_EQ((*writer)->waiting_bytes(), 4U);
+  ASSERT_TRUE((*writer)->Put(0, "d").ok());
+  EXPECT_EQ((*writer)->waiting_bytes(), 0U);
+}
+
 TEST(BatchWriter, WritesInInputOrder) {
   TempFile file;
   auto writer = BatchWriter::Open({.path = file.path()});

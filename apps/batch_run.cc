@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
 
 #include "apps/batch_file.h"
@@ -16,6 +17,8 @@ namespace {
 
 // Requests in flight: enough to keep every slot of the engine busy while lines are prepared.
 constexpr int kWindowPerSlot = 4;
+// Answers that may wait for an earlier line's before no further line is started.
+constexpr size_t kWaitingBytesMax = size_t{256} << 20;
 
 const char* FinishName(FinishReason reason) {
   switch (reason) {
@@ -167,9 +170,12 @@ class Job {
 
   Status Run(BatchReader* reader) {
     Status status = Feed(reader);
-    while (open_ > 0) {  // also after an error: the sinks must outlive their requests
+    if (!status.ok()) CancelAll();
+    while (!open_.empty()) {  // also after an error: the sinks must outlive their requests
       Status took = TakeDone();
-      if (status.ok()) status = std::move(took);
+      if (!status.ok() || took.ok()) continue;
+      status = std::move(took);
+      CancelAll();
     }
     return status;
   }
@@ -180,7 +186,10 @@ class Job {
     while (true) {
       DI_ASSIGN(std::optional<BatchLine> line, reader->Next());
       if (!line.has_value()) return {};
-      while (open_ >= window_) DI_TRY(TakeDone());
+      while (open_.size() >= window_ ||
+             (!open_.empty() && writer_->waiting_bytes() > kWaitingBytesMax)) {
+        DI_TRY(TakeDone());
+      }
       DI_TRY(Start(*std::move(line)));
     }
   }
@@ -191,7 +200,7 @@ class Job {
     if (request.ok()) {
       Result<RequestId> id = engine_->Submit(std::move(request).value(), sink.get());
       if (id.ok()) {
-        ++open_;
+        open_.emplace(sink->index(), *id);
         (void)sink.release();  // comes back through done_
         return {};
       }
@@ -204,8 +213,12 @@ class Job {
 
   Status TakeDone() {
     const std::unique_ptr<LineSink> sink(*done_.Pop());
-    --open_;
+    open_.erase(sink->index());
     return Write(*sink);
+  }
+
+  void CancelAll() {
+    for (const auto& [index, id] : open_) engine_->Cancel(id);
   }
 
   Status Write(const LineSink& sink) {
@@ -225,7 +238,7 @@ class Job {
   Progress* progress_;
   const size_t window_;
   BoundedQueue<LineSink*> done_;
-  size_t open_ = 0;
+  std::map<int64_t, RequestId> open_;  // lines in flight
 };
 
 }  // namespace

@@ -94,6 +94,8 @@ void ChatSession::Answer() {
     return;
   }
   const StreamResult result = sink.Print(stdout);
+  engine_->Cancel(*id);  // over already, unless nobody reads the output
+  sink.AwaitLast();
   std::fprintf(stderr, "[%s]\n", result.SpeedLine().c_str());
   if (!result.status.ok()) {
     (void)Fail("chat", result.status);

@@ -39,10 +39,13 @@ int RunPrompts(const GenerateFlags& flags, Engine* engine, const RequestBuilder&
     if (!request.ok()) return Fail("generate", request.status());
     requests.push_back(*std::move(request));
   }
-  std::vector<StreamSink> sinks(requests.size());  // each outlives its request: Print waits
+  std::vector<StreamSink> sinks(requests.size());  // each outlives its request
+  std::vector<RequestId> ids(requests.size());
   std::vector<Status> refused(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
-    refused[i] = engine->Submit(std::move(requests[i]), &sinks[i]).status();
+    const Result<RequestId> id = engine->Submit(std::move(requests[i]), &sinks[i]);
+    refused[i] = id.status();
+    if (id.ok()) ids[i] = *id;
   }
   int code = kExitOk;
   for (size_t i = 0; i < sinks.size(); ++i) {
@@ -50,9 +53,15 @@ int RunPrompts(const GenerateFlags& flags, Engine* engine, const RequestBuilder&
     const StreamResult result = refused[i].ok() ? sinks[i].Print(stdout) : StreamResult{refused[i]};
     if (!result.status.ok()) {
       code = Fail("generate", result.status);
+      if (std::ferror(stdout) != 0) break;
       continue;
     }
     std::fprintf(stderr, "%s\n", result.SpeedLine().c_str());
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    if (!refused[i].ok()) continue;
+    engine->Cancel(ids[i]);  // over already, unless the output broke
+    sinks[i].AwaitLast();
   }
   return code;
 }

@@ -1,8 +1,12 @@
 // Entry of the binary: finds the subcommand and hands over.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 
 #include "apps/commands.h"
@@ -23,7 +27,47 @@ void PrintHelp(std::FILE* out) {
   std::fprintf(out, "\nRun \"deepinfer COMMAND --help\" for its options.\n");
 }
 
+// A parent may start us without standard streams. The next file opened would take their place and
+// get our output; so something harmless does: reads see the end, writes fail.
+void OpenStandardStreams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    const int mode = fd == STDERR_FILENO ? O_WRONLY : O_RDONLY;
+    if (::open("/dev/null", mode) < 0) std::_Exit(kExitDevice);  // the lowest free one: fd
+  }
+}
+
+// A page of a mapped file that cannot be read: the only way the kernel has to say so.
+[[noreturn]] void OnBusError(int) {
+  constexpr char kMessage[] =
+      "deepinfer: error: a mapped file could not be read: it was cut short while in use, or its "
+      "disk failed. Replace model files by renaming, never in place; then start again.\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
+  std::_Exit(kExitInput);
+}
+
+// What no thread caught.
+[[noreturn]] void OnTerminate() {
+  const char* what = "unknown exception";
+  try {
+    if (const std::exception_ptr current = std::current_exception()) {
+      std::rethrow_exception(current);
+    }
+  } catch (const std::bad_alloc&) {
+    what = "out of memory: lower --kv-cache-memory-bytes or --max-num-seqs, or raise the limit";
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "deepinfer: error: %s\n", failure.what());
+    std::_Exit(kExitDevice);
+  } catch (...) {
+  }
+  std::fprintf(stderr, "deepinfer: error: %s\n", what);
+  std::_Exit(kExitDevice);
+}
+
 int Main(int argc, char** argv) {
+  OpenStandardStreams();
+  std::signal(SIGBUS, OnBusError);
+  std::set_terminate(OnTerminate);
   // A peer that leaves must not end the process; writes report EPIPE instead.
   std::signal(SIGPIPE, SIG_IGN);
   if (argc < 2) {
@@ -59,8 +103,7 @@ int main(int argc, char** argv) {
   // Libraries may report by exception; what reaches this point ends the process with a message.
   try {
     return deepinfer::Main(argc, argv);
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "deepinfer: error: %s\n", failure.what());
-    return deepinfer::kExitDevice;
+  } catch (...) {
+    deepinfer::OnTerminate();
   }
 }

@@ -1,5 +1,8 @@
 #include "apps/stream_sink.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include "apps/bench_stats.h"
 #include "base/format.h"
 
@@ -42,6 +45,11 @@ void StreamSink::OnOutput(OutputDelta delta) {
   changed_.notify_one();
 }
 
+void StreamSink::AwaitLast() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return last_; });
+}
+
 StreamResult StreamSink::Print(std::FILE* out) {
   std::unique_lock lock(mutex_);
   int sample = 0;
@@ -56,8 +64,15 @@ StreamResult StreamSink::Print(std::FILE* out) {
     lock.unlock();
     std::fwrite(piece.data(), 1, piece.size(), out);
     if (end_of_sample) std::fputc('\n', out);
-    std::fflush(out);
+    const bool written = std::fflush(out) == 0 && std::ferror(out) == 0;
+    const int error = errno;
     lock.lock();
+    if (!written) {
+      // Nobody reads any more: the caller ends the request, which this object must outlive.
+      StreamResult lost;
+      lost.status = Invalid(Format("cannot write the answer: {}", std::strerror(error)));
+      return lost;
+    }
     if (end) break;
     if (end_of_sample && samples_[sample].size() == printed) {
       ++sample;

@@ -29,8 +29,11 @@ class StreamSink final : public OutputSink {
  public:
   StreamSink();
   void OnOutput(OutputDelta delta) override;
-  // Writes text to `out` as it comes (samples one after the other) and returns at the end.
+  // Writes text to `out` as it comes (samples one after the other) and returns at the end. When
+  // `out` cannot be written it returns at once: cancel the request, then AwaitLast.
   StreamResult Print(std::FILE* out);
+  // Returns when the request is over.
+  void AwaitLast();
 
  private:
   const double begin_;
