@@ -192,10 +192,15 @@ class Backend {
   virtual void ParallelRows(int count, void (*body)(void* context, int i), void* context) = 0;
 };
 
+constexpr int64_t kWeightCacheAuto = -1;
+
 struct BackendOptions {
   std::string device = "auto";  // auto | cpu
   int threads = 0;              // 0: one per available core
   ComputeDtype dtype = ComputeDtype::kAuto;
+  // Limit of packed experts (BindExperts): 0 packs all when bound; more packs an expert when it is
+  // first chosen and lets the least used go; kWeightCacheAuto: 0 if the checkpoint fits the memory.
+  int64_t weight_cache_bytes = 0;
   std::string cpu_isa = {};  // "", scalar, avx2, avx512, amx (DEEPINFER_CPU_ISA)
 };
 

@@ -21,6 +21,8 @@ class TensorFile {
   virtual const std::vector<TensorView>& tensors() const = 0;
   // Tells the kernel that the pages of `view` are not needed any more (madvise DONTNEED).
   virtual void Drop(const TensorView& view) const = 0;
+  // Starts reading `view` ahead of use; a hint.
+  virtual void Prefetch(const TensorView&) const {}
   // Total bytes of the files.
   virtual size_t file_bytes() const = 0;
 };

@@ -23,22 +23,33 @@ const TensorView* TensorIndex::Find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : &tensors_[found->second];
 }
 
-void TensorIndex::Drop(const TensorView& view) const {
-  DropBytes(view.data, view.bytes);
-  if (view.scale != nullptr) {
-    DropBytes(view.scale, static_cast<size_t>(view.scale_rows * view.scale_cols));
-  }
-}
-
-void TensorIndex::DropBytes(const std::byte* data, size_t bytes) const {
+TensorIndex::Place TensorIndex::PlaceOf(const std::byte* data) const {
   // std::less orders pointers of different mappings.
   const std::less<const std::byte*> before;
   for (const MappedFile& file : files_) {
     const std::byte* begin = file.bytes().data();
     if (before(data, begin) || !before(data, begin + file.size())) continue;
-    file.Drop(static_cast<size_t>(data - begin), bytes);
-    return;
+    return {&file, static_cast<size_t>(data - begin)};
   }
+  return {};
+}
+
+void TensorIndex::Drop(const TensorView& view) const {
+  const Place codes = PlaceOf(view.data);
+  if (codes.file != nullptr) codes.file->Drop(codes.offset, view.bytes);
+  if (view.scale == nullptr) return;
+  const Place scales = PlaceOf(view.scale);
+  const auto bytes = static_cast<size_t>(view.scale_rows * view.scale_cols);
+  if (scales.file != nullptr) scales.file->Drop(scales.offset, bytes);
+}
+
+void TensorIndex::Prefetch(const TensorView& view) const {
+  const Place codes = PlaceOf(view.data);
+  if (codes.file != nullptr) codes.file->Prefetch(codes.offset, view.bytes);
+  if (view.scale == nullptr) return;
+  const Place scales = PlaceOf(view.scale);
+  const auto bytes = static_cast<size_t>(view.scale_rows * view.scale_cols);
+  if (scales.file != nullptr) scales.file->Prefetch(scales.offset, bytes);
 }
 
 size_t TensorIndex::file_bytes() const {

@@ -24,11 +24,16 @@ class TensorIndex {
 
   const TensorView* Find(std::string_view name) const;
   const std::vector<TensorView>& tensors() const { return tensors_; }
-  void Drop(const TensorView& view) const;  // and its scales
+  void Drop(const TensorView& view) const;      // and its scales
+  void Prefetch(const TensorView& view) const;  // and its scales
   size_t file_bytes() const;
 
  private:
-  void DropBytes(const std::byte* data, size_t bytes) const;
+  struct Place {
+    const MappedFile* file = nullptr;  // nullptr: in none of the files
+    size_t offset = 0;
+  };
+  Place PlaceOf(const std::byte* data) const;
   std::vector<MappedFile> files_;
   std::vector<TensorView> tensors_;
   std::unordered_map<std::string_view, size_t> by_name_;  // keys live in tensors_

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/stream_copy.h"
 #include "base/format.h"
+#include "base/topology.h"
 #include "tensor/dequantize.h"
 
 namespace deepinfer::cpu {
@@ -15,6 +16,7 @@ namespace {
 
 constexpr int kThreadsMax = 1024;
 constexpr int64_t kElementsPerChunk = 4096;
+constexpr int64_t kTableRows = int64_t{1} << 22;
 constexpr size_t kHugePage = size_t{2} << 20;
 // Copies of at least this much bypass the caches.
 constexpr int64_t kStreamBytes = int64_t{256} << 10;
@@ -46,15 +48,16 @@ int64_t RowsPerChunk(int64_t cols) {
 
 }  // namespace
 
-CpuBackend::CpuBackend(Isa isa, int threads, ComputeDtype dtype)
-    : products_(&context_),
+CpuBackend::CpuBackend(Isa isa, int threads, const BackendOptions& options)
+    : weight_cache_bytes_(options.weight_cache_bytes),
+      products_(&context_),
       attention_(&context_),
       latent_attention_(&context_, &products_),
       moe_(&context_, &products_),
       sparse_(&context_, &products_),
       compressed_(&context_) {
   context_.isa = isa;
-  context_.float32 = dtype == ComputeDtype::kFloat32;
+  context_.float32 = options.dtype == ComputeDtype::kFloat32;
   context_.rows = &RowsOf(isa);
   context_.pool = std::make_unique<ComputePool>(threads);
   info_ = {.name = "cpu", .isa = std::string(IsaName(isa)), .threads = threads};
@@ -67,8 +70,13 @@ Result<std::unique_ptr<Backend>> CpuBackend::Create(const BackendOptions& option
                           kThreadsMax))
         .WithParam("threads");
   }
+  if (options.weight_cache_bytes < kWeightCacheAuto) {
+    return Invalid(
+               Format("weight cache of {} bytes: must be 0 or more", options.weight_cache_bytes))
+        .WithParam("weight_cache_bytes");
+  }
   const int threads = options.threads == 0 ? AvailableCores() : options.threads;
-  return std::unique_ptr<Backend>(new CpuBackend(isa, threads, options.dtype));
+  return std::unique_ptr<Backend>(new CpuBackend(isa, threads, options));
 }
 
 Result<Backend::Buffer> CpuBackend::Allocate(size_t bytes) {
@@ -111,10 +119,39 @@ Result<std::unique_ptr<Weight>> CpuBackend::Bind(const TensorFile& file, const T
   return std::unique_ptr<Weight>(std::move(weight));
 }
 
+// At the first experts: whether they stay packed or pass through a cache.
+void CpuBackend::DecideWeightCache(const TensorFile& file) {
+  if (cache_decided_) return;
+  cache_decided_ = true;
+  int64_t limit = weight_cache_bytes_;
+  if (limit == kWeightCacheAuto) {
+    int64_t bytes = 0;
+    for (const TensorView& view : file.tensors()) {
+      // Tables of this many rows are fetched by row, never packed.
+      if (view.dim(0) <= kTableRows) bytes += static_cast<int64_t>(view.bytes);
+    }
+    const int64_t available = ReadTopology().memory_available_bytes;
+    if (available == 0 || bytes <= available / 10 * 8) return;
+    limit = available / 10 * 4;  // the KV cache is sized from what is free before experts come
+  }
+  if (limit > 0) context_.weight_cache = std::make_shared<WeightCache>(static_cast<size_t>(limit));
+}
+
+// One expert's gate and up projections are needed at the same time.
+Status CpuBackend::CheckCacheLimit(const PackedMatrix& matrix, const TensorView& view) const {
+  if (context_.weight_cache->limit() >= 2 * matrix.bytes()) return {};
+  return Invalid(Format("weight cache of {} bytes: two matrices like {} need {}",
+                        context_.weight_cache->limit(), view.name, 2 * matrix.bytes()))
+      .WithParam("weight_cache_bytes");
+}
+
 Result<std::unique_ptr<Weight>> CpuBackend::BindExperts(const TensorFile& file,
                                                         std::span<const TensorView> experts) {
   if (experts.empty()) return Invalid("a layer of experts without a tensor");
+  DecideWeightCache(file);
+  const bool lazy = context_.weight_cache != nullptr && experts.size() > 1;
   auto weight = std::make_unique<CpuWeight>();
+  if (lazy) weight->cache = context_.weight_cache;
   for (const TensorView& view : experts) {
     if (view.shape != experts[0].shape || view.dtype != experts[0].dtype) {
       return Invalid(Format("tensor {}: shape or type differs from {}; the experts of a matrix "
@@ -122,10 +159,14 @@ Result<std::unique_ptr<Weight>> CpuBackend::BindExperts(const TensorFile& file,
                             view.name, experts[0].name))
           .WithParam(view.name);
     }
-    DI_ASSIGN(std::unique_ptr<PackedMatrix> matrix, PackOne(file, view));
+    DI_ASSIGN(
+        std::unique_ptr<PackedMatrix> matrix,
+        lazy ? PackedMatrix::Plan(context_.isa, view, context_.float32) : PackOne(file, view));
     weight->packed_bytes += matrix->bytes();
+    if (lazy) context_.weight_cache->Add(matrix.get(), &file, view);
     weight->matrices.push_back(std::move(matrix));
   }
+  if (lazy) DI_TRY(CheckCacheLimit(*weight->matrices[0], experts[0]));
   weight->rows = weight->matrices[0]->rows();
   weight->cols = weight->matrices[0]->cols();
   weight->experts = static_cast<int64_t>(experts.size());

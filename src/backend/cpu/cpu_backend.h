@@ -56,10 +56,15 @@ class CpuBackend final : public Backend {
   void ParallelRows(int count, void (*body)(void* context, int i), void* context) override;
 
  private:
-  CpuBackend(Isa isa, int threads, ComputeDtype dtype);
+  CpuBackend(Isa isa, int threads, const BackendOptions& options);
   Result<std::unique_ptr<PackedMatrix>> PackOne(const TensorFile& file, const TensorView& view);
 
+  void DecideWeightCache(const TensorFile& file);
+  Status CheckCacheLimit(const PackedMatrix& matrix, const TensorView& view) const;
+
   CpuContext context_;
+  int64_t weight_cache_bytes_ = 0;
+  bool cache_decided_ = false;
   BackendInfo info_;
   PackedArena arena_;
   ProductStage products_;

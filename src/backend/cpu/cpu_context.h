@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/packed_linear.h"
 #include "backend/cpu/row_kernels.h"
+#include "backend/cpu/weight_cache.h"
 #include "base/compute_pool.h"
 
 namespace deepinfer::cpu {
@@ -19,10 +20,16 @@ struct CpuContext {
   bool float32 = false;
   const RowKernels* rows = nullptr;
   std::unique_ptr<ComputePool> pool;
+  std::shared_ptr<WeightCache> weight_cache;  // shared with the weights in it; nullptr: none
 };
 
 class CpuWeight final : public Weight {
  public:
+  ~CpuWeight() override {
+    if (cache == nullptr) return;
+    for (const std::unique_ptr<PackedMatrix>& matrix : matrices) cache->Remove(matrix.get());
+  }
+
   // The matrix of an expert (0 for one that has no experts), and the expert's index inside it.
   const PackedMatrix& matrix(int64_t expert = 0) const {
     return *matrices[matrices.size() > 1 ? static_cast<size_t>(expert) : 0];
@@ -30,6 +37,7 @@ class CpuWeight final : public Weight {
   int64_t index(int64_t expert) const { return matrices.size() > 1 ? 0 : expert; }
 
   std::vector<std::unique_ptr<PackedMatrix>> matrices;  // one, or one per expert
+  std::shared_ptr<WeightCache> cache;                   // shared with the backend: packs matrices
   std::vector<float> vector;                            // of kVector
 };
 

@@ -195,6 +195,19 @@ ActRows* MoeStage::HiddenOf(const PackedMatrix& down) {
   return hidden_rows_.back().get();
 }
 
+// The products of list_; with a cache of weights in groups whose weights fit into it together.
+void MoeStage::RunList() {
+  WeightCache* cache = context_->weight_cache.get();
+  if (cache == nullptr) return products_->Run(list_);
+  needs_.clear();
+  for (const Product& product : list_) needs_.push_back({product.matrix, product.pair});
+  for (size_t done = 0; done < list_.size();) {
+    const size_t count = cache->Prepare(std::span(needs_).subspan(done), context_->pool.get());
+    products_->Run(std::span<const Product>(list_).subspan(done, count));
+    done += count;
+  }
+}
+
 void MoeStage::RunExperts(const MoeArgs& args) {
   const CpuWeight& gate = Cpu(*args.gate);
   const CpuWeight& up = Cpu(*args.up);
@@ -218,7 +231,7 @@ void MoeStage::RunExperts(const MoeArgs& args) {
                      .epilogue = Epilogue::kSiluMul,
                      .gate_limit = args.gate_limit});
   }
-  products_->Run(list_);
+  RunList();
 
   ActRows* rows = HiddenOf(down.matrix());
   rows->Reserve(entries);
@@ -244,7 +257,7 @@ void MoeStage::RunExperts(const MoeArgs& args) {
                      .m = count,
                      .out = outputs + begin * down.rows});
   }
-  products_->Run(list_);
+  RunList();
 }
 
 void MoeStage::Combine(const MoeArgs& args) {

@@ -32,6 +32,7 @@ class MoeStage {
   void WeighChoices(const MoeArgs& args, const float* scores, Choice* choices) const;
   void SortByExpert(const MoeArgs& args);
   void RunExperts(const MoeArgs& args);
+  void RunList();
   void Combine(const MoeArgs& args);
   ActRows* HiddenOf(const PackedMatrix& down);
 
@@ -45,6 +46,7 @@ class MoeStage {
   std::vector<int32_t> entry_row_;     // [rows * top_k]
   std::vector<int32_t> entry_index_;   // 0, 1, 2, ...
   std::vector<Product> list_;
+  std::vector<WeightCache::Need> needs_;               // of list_
   Floats hidden_;                                      // [entries, inter]
   Floats outputs_;                                     // [entries, hidden]
   std::vector<std::unique_ptr<ActRows>> hidden_rows_;  // one per shape and format of down

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <limits>
 
 #include "backend/cpu/act_storage.h"
 #include "backend/cpu/kernels.h"
@@ -48,14 +50,11 @@ ActFormat ActFormatOf(PackKind kind) {
 
 class Matrix final : public PackedMatrix {
  public:
-  Matrix(Isa isa, PackKind kind, const Shape& shape, std::shared_ptr<PackedArena::Piece> piece,
-         uint8_t* data)
+  Matrix(Isa isa, PackKind kind, const Shape& shape)
       : kind_(kind),
         product_(Kernels(isa).product[kind]),
         panel_bytes_(PanelBytes(kind, shape.cols)),
-        steps_(PanelSteps(kind, shape.cols)),
-        piece_(std::move(piece)),
-        data_(data) {
+        steps_(PanelSteps(kind, shape.cols)) {
     rows_ = shape.rows;
     cols_ = shape.cols;
     experts_ = shape.experts;
@@ -65,24 +64,50 @@ class Matrix final : public PackedMatrix {
     act_format_ = ActFormatOf(kind);
   }
 
-  // Packs every panel; false when a scale or element is not finite.
-  bool Fill(const TensorView& source, size_t row_bytes, ComputePool* pool) {
-    const int64_t total = experts_ * panels_;
-    const int64_t per_chunk = std::max<int64_t>(1, (int64_t{256} << 10) / panel_bytes_);
-    const auto chunks = static_cast<int>((total + per_chunk - 1) / per_chunk);
-    std::atomic<bool> finite{true};
-    auto body = [&](int chunk, int) {
-      const int64_t end = std::min(total, (chunk + 1) * per_chunk);
-      for (int64_t p = chunk * per_chunk; p < end; ++p) {
-        if (!FillPanel(source, row_bytes, p)) finite.store(false, std::memory_order_relaxed);
-      }
-    };
-    if (pool != nullptr) {
-      pool->Run(chunks, body);
-    } else {
-      for (int chunk = 0; chunk < chunks; ++chunk) body(chunk, 0);
+  void Place(std::shared_ptr<PackedArena::Piece> piece, uint8_t* data) {
+    piece_ = std::move(piece);
+    data_ = data;
+  }
+
+  Status Load(const TensorView& view, ComputePool* pool, PackedMatrix* from) override {
+    auto* old = static_cast<Matrix*>(from);
+    if (old != nullptr && old->bytes_ == bytes_ && old->data_ != nullptr) {
+      Place(std::move(old->piece_), old->data_);
+      // Rows and columns that are padded must read as zeros; the others are all written.
+      if (rows_ % tile_rows_ != 0 || cols_ % kBlock != 0) memset(data_, 0, bytes_);
+    } else if (data_ == nullptr) {
+      std::shared_ptr<PackedArena::Piece> piece = MapPiece(bytes_);
+      if (piece != nullptr) Place(piece, TakeBytes(piece.get(), bytes_));
     }
-    return finite.load();
+    if (old != nullptr) old->Unload();
+    if (data_ == nullptr) {
+      damaged_ = true;
+      return Exhausted(
+          Format("tensor {}: no address space for {} packed bytes", view.name, bytes_));
+    }
+    return Fill(view, pool);
+  }
+
+  void Unload() override {
+    piece_.reset();
+    data_ = nullptr;
+    damaged_ = false;
+  }
+
+  bool loaded() const override { return data_ != nullptr; }
+
+  // Packs every panel.
+  Status Fill(const TensorView& view, ComputePool* pool) {
+    const DTypeInfo& info = Info(view.dtype);
+    const auto row_bytes = static_cast<size_t>(cols_ / info.block_elements * info.block_bytes);
+    damaged_ = !FillPanels(view, row_bytes, pool);
+    if (!damaged_) return {};
+    return Invalid(Format("tensor {}: a value of {} is NaN or infinite; the file is damaged",
+                          view.name,
+                          HasScaleTensor(view.dtype) ? "a scale or code"
+                          : info.block_elements > 1  ? "a scale"
+                                                     : "an element"))
+        .WithParam(view.name);
   }
 
   void Multiply(const ActRows& input, const int32_t* input_rows, int64_t m, int64_t expert,
@@ -95,6 +120,13 @@ class Matrix final : public PackedMatrix {
              "expert {} of {}, weight rows {} to {} of {}", expert, experts_, n_begin, n_end,
              rows_);
     if (m <= 0 || n_begin >= n_end) return;
+    if (data_ == nullptr || damaged_) {
+      for (int64_t i = 0; i < m; ++i) {
+        std::fill(y + i * stride + n_begin, y + i * stride + n_end,
+                  std::numeric_limits<float>::quiet_NaN());
+      }
+      return;
+    }
     const ActPlane& plane = input.storage().plane(static_cast<ActFormat>(act_format_));
     ProductArgs args;
     args.weights = data_ + expert * panels_ * panel_bytes_;
@@ -119,6 +151,26 @@ class Matrix final : public PackedMatrix {
   }
 
  private:
+  // False when a scale or element is not finite.
+  bool FillPanels(const TensorView& source, size_t row_bytes, ComputePool* pool) {
+    const int64_t total = experts_ * panels_;
+    const int64_t per_chunk = std::max<int64_t>(1, (int64_t{256} << 10) / panel_bytes_);
+    const auto chunks = static_cast<int>((total + per_chunk - 1) / per_chunk);
+    std::atomic<bool> finite{true};
+    auto body = [&](int chunk, int) {
+      const int64_t end = std::min(total, (chunk + 1) * per_chunk);
+      for (int64_t p = chunk * per_chunk; p < end; ++p) {
+        if (!FillPanel(source, row_bytes, p)) finite.store(false, std::memory_order_relaxed);
+      }
+    };
+    if (pool != nullptr) {
+      pool->Run(chunks, body);
+    } else {
+      for (int chunk = 0; chunk < chunks; ++chunk) body(chunk, 0);
+    }
+    return finite.load();
+  }
+
   bool FillPanel(const TensorView& source, size_t row_bytes, int64_t panel) {
     const int64_t first = panel % panels_ * tile_rows_;
     const auto count = static_cast<int>(std::min(tile_rows_, rows_ - first));
@@ -139,7 +191,8 @@ class Matrix final : public PackedMatrix {
   ProductFn product_;
   int64_t panel_bytes_, steps_, panels_ = 0;
   std::shared_ptr<PackedArena::Piece> piece_;
-  uint8_t* data_;
+  uint8_t* data_ = nullptr;
+  bool damaged_ = false;
 };
 
 }  // namespace
@@ -158,15 +211,16 @@ size_t PackedMatrix::PackedBytes(const TensorView& view, bool float32) {
   return static_cast<size_t>(bytes);
 }
 
-Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorView& view,
-                                                         bool float32, ComputePool* pool,
-                                                         PackedArena* arena) {
+namespace {
+
+// A matrix for `view` that has no bytes yet.
+Result<std::unique_ptr<Matrix>> MakeMatrix(Isa isa, const TensorView& view, bool float32) {
   DI_ASSIGN(const Shape shape, MatrixShape(view));
   const DTypeInfo& info = Info(view.dtype);
   if (KindOf(view.dtype) == kPackKinds) {
     return Invalid(
                Format("tensor {}: type {} has no product on the CPU; convert the weight to F32, "
-                      "F16, BF16 or a block type",
+                      "F16, BF16 or a block type, or bind it with its scales",
                       view.name, info.name))
         .WithParam(view.name);
   }
@@ -175,10 +229,10 @@ Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorVi
                           view.name, shape.cols, info.block_elements, info.name))
         .WithParam(view.name);
   }
+  DI_CHECK(HasScaleTensor(view.dtype) == (view.scale != nullptr), "{} without scales", view.name);
   DI_ASSIGN(const size_t row_bytes, ByteSize(view.dtype, shape.cols));
   int64_t source_bytes = 0;
-  const size_t bytes = PackedBytes(view, float32);
-  if (bytes == 0 ||
+  if (PackedMatrix::PackedBytes(view, float32) == 0 ||
       __builtin_mul_overflow(shape.experts * shape.rows, static_cast<int64_t>(row_bytes),
                              &source_bytes) ||
       static_cast<size_t>(source_bytes) > view.bytes) {
@@ -186,7 +240,16 @@ Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorVi
                           view.name, view.bytes, shape.experts, shape.rows, shape.cols, info.name))
         .WithParam(view.name);
   }
+  return std::make_unique<Matrix>(isa, float32 ? kPackF32 : KindOf(view.dtype), shape);
+}
 
+}  // namespace
+
+Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorView& view,
+                                                         bool float32, ComputePool* pool,
+                                                         PackedArena* arena) {
+  DI_ASSIGN(std::unique_ptr<Matrix> matrix, MakeMatrix(isa, view, float32));
+  const size_t bytes = matrix->bytes();
   std::shared_ptr<PackedArena::Piece> piece = arena != nullptr ? arena->piece_ : nullptr;
   uint8_t* data = piece != nullptr ? TakeBytes(piece.get(), bytes) : nullptr;
   if (data == nullptr) {
@@ -198,16 +261,14 @@ Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorVi
     if (arena != nullptr) arena->piece_ = piece;
   }
   if (arena != nullptr) arena->used_bytes_ += bytes;
-  const PackKind kind = float32 ? kPackF32 : KindOf(view.dtype);
-  auto matrix = std::make_unique<Matrix>(isa, kind, shape, std::move(piece), data);
-  if (!matrix->Fill(view, row_bytes, pool)) {
-    return Invalid(Format("tensor {}: a value of {} is NaN or infinite; the file is damaged",
-                          view.name,
-                          HasScaleTensor(view.dtype) ? "a scale or code"
-                          : info.block_elements > 1  ? "a scale"
-                                                     : "an element"))
-        .WithParam(view.name);
-  }
+  matrix->Place(std::move(piece), data);
+  DI_TRY(matrix->Fill(view, pool));
+  return std::unique_ptr<PackedMatrix>(std::move(matrix));
+}
+
+Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Plan(Isa isa, const TensorView& view,
+                                                         bool float32) {
+  DI_ASSIGN(std::unique_ptr<Matrix> matrix, MakeMatrix(isa, view, float32));
   return std::unique_ptr<PackedMatrix>(std::move(matrix));
 }
 

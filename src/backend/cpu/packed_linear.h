@@ -81,6 +81,15 @@ class PackedMatrix {
   static Result<std::unique_ptr<PackedMatrix>> Pack(Isa isa, const TensorView& view, bool float32,
                                                     ComputePool* pool,
                                                     PackedArena* arena = nullptr);
+  // The same without packing: a matrix that knows its shape and format and gets its bytes by Load.
+  // Errors as Pack, but values are not looked at.
+  static Result<std::unique_ptr<PackedMatrix>> Plan(Isa isa, const TensorView& view, bool float32);
+  // Packs `view`, the one of Plan, into memory of its own, or that of `from` (unloaded by this)
+  // when that has as many bytes. After an error that names the tensor, every product gives NaN.
+  virtual Status Load(const TensorView& view, ComputePool* pool, PackedMatrix* from) = 0;
+  virtual void Unload() = 0;
+  virtual bool loaded() const = 0;
+
   // Bytes that Pack will use for `view`, 0 when it has no packed form.
   static size_t PackedBytes(const TensorView& view, bool float32);
 
@@ -114,6 +123,10 @@ class PackedMatrix {
   int64_t rows_ = 0, cols_ = 0, experts_ = 1, tile_rows_ = 1;
   size_t bytes_ = 0;
   uint32_t act_format_ = 0;
+
+ private:
+  friend class WeightCache;
+  int32_t cache_entry_ = -1;  // of the cache that loads it
 };
 
 }  // namespace deepinfer::cpu

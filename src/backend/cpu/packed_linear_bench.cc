@@ -21,9 +21,10 @@ struct Shape {
   const char* name;
   int64_t rows, cols;
 };
-constexpr Shape kShapes[] = {{"smol_qo", 576, 576},    {"smol_up", 1536, 576},
-                             {"smol_down", 576, 1536}, {"smol_head", 49152, 576},
-                             {"qwen_up", 3072, 1024},  {"qwen_down", 1024, 3072}};
+constexpr Shape kShapes[] = {
+    {"smol_qo", 576, 576},     {"smol_up", 1536, 576},   {"smol_down", 576, 1536},
+    {"smol_head", 49152, 576}, {"qwen_up", 3072, 1024},  {"qwen_down", 1024, 3072},
+    {"v41_up", 2304, 5120},    {"v41_down", 5120, 2304}, {"v41_kv", 512, 5120}};
 // Larger than the last-level cache, so that one row reads from memory.
 constexpr size_t kWorkingSet = size_t{192} << 20;
 
@@ -44,13 +45,28 @@ std::vector<std::byte> RandomBytes(DType dtype, int64_t count) {
   return bytes;
 }
 
+// Scaled types have scales of 2^-7, FP8 in blocks of 32 x 32.
+TensorView MakeView(DType dtype, int64_t rows, int64_t cols, const std::vector<std::byte>& bytes,
+                    std::vector<std::byte>* scales) {
+  TensorView view = {"bench", dtype, {rows, cols}, bytes.data(), bytes.size()};
+  if (!HasScaleTensor(dtype)) return view;
+  view.scale_block_rows = dtype == DType::kF8Block ? 32 : 1;
+  view.scale_block_cols = 32;
+  view.scale_rows = (rows + view.scale_block_rows - 1) / view.scale_block_rows;
+  view.scale_cols = (cols + 31) / 32;
+  scales->assign(static_cast<size_t>(view.scale_rows * view.scale_cols), std::byte{120});
+  view.scale = scales->data();
+  return view;
+}
+
 Isa BenchIsa() { return DetectIsa(GetEnv("DEEPINFER_CPU_ISA").value_or("")).value(); }
 
 std::unique_ptr<Model> MakeModel(DType dtype, const Shape& shape, int64_t rows) {
   auto model = std::make_unique<Model>();
   const Isa isa = BenchIsa();
   const std::vector<std::byte> bytes = RandomBytes(dtype, shape.rows * shape.cols);
-  const TensorView view = {"bench", dtype, {shape.rows, shape.cols}, bytes.data(), bytes.size()};
+  std::vector<std::byte> scales;
+  const TensorView view = MakeView(dtype, shape.rows, shape.cols, bytes, &scales);
   const size_t copies = rows > 32 ? 4 : kWorkingSet / bytes.size() + 1;
   for (size_t i = 0; i < copies; ++i) {
     auto packed = PackedMatrix::Pack(isa, view, false, nullptr, &model->arena);
@@ -143,7 +159,8 @@ void QuantizeRows(benchmark::State& state, uint32_t format) {
 void PackMatrix(benchmark::State& state, DType dtype) {
   const int64_t rows = 8192, cols = 1536;
   const std::vector<std::byte> bytes = RandomBytes(dtype, rows * cols);
-  const TensorView view = {"bench", dtype, {rows, cols}, bytes.data(), bytes.size()};
+  std::vector<std::byte> scales;
+  const TensorView view = MakeView(dtype, rows, cols, bytes, &scales);
   const Isa isa = BenchIsa();
   for (auto _ : state) {
     benchmark::DoNotOptimize(PackedMatrix::Pack(isa, view, false, nullptr).ok());
@@ -154,9 +171,9 @@ void PackMatrix(benchmark::State& state, DType dtype) {
 }
 
 const int kRegistered = [] {
-  for (DType dtype :
-       {DType::kQ4_1, DType::kQ8_0, DType::kQ4_0, DType::kBF16, DType::kF16, DType::kF32,
-        DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ5_0, DType::kQ5_1, DType::kMXFP4}) {
+  for (DType dtype : {DType::kQ4_1, DType::kQ8_0, DType::kQ4_0, DType::kBF16, DType::kF16,
+                      DType::kF32, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ5_0,
+                      DType::kQ5_1, DType::kMXFP4, DType::kF8Block, DType::kF4Pairs}) {
     const std::string type(Info(dtype).name);
     for (const Shape& shape : kShapes) {
       if (shape.cols % Info(dtype).block_elements != 0) continue;

@@ -13,7 +13,7 @@ namespace {
 
 #define DI_INLINE [[gnu::always_inline]] static inline
 
-constexpr int kDirectRows = 3;
+constexpr int kDirectRows = 8;
 constexpr int kRowsMax = 8;
 constexpr int kChunkBlocks = 16;      // blocks of K that are decoded at once
 constexpr int64_t kAheadNear = 4096;  // bytes of weights prefetched ahead
@@ -125,21 +125,21 @@ void DirectTile(const TileArgs& args) {
     w += kShape.header_bytes;
     for (int j = 0; j < kShape.group_blocks && b < args.blocks; ++j, ++b) {
       __m512 even[kRows], odd[kRows];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
 #pragma GCC unroll 8
       for (int v = 0; v < 8; ++v) {
         _mm_prefetch(reinterpret_cast<const char*>(w + kAheadNear + 64 * v), _MM_HINT_T0);
         __m512i first, second;
         Decode(tables, _mm512_load_si512(w + 64 * v), &first, &second);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
           even[r] = Add(even[r], first, x[r] + 8 * v);
           odd[r] = Add(odd[r], second, x[r] + 8 * v + 4);
         }
       }
       const __m512 scale = Scales(header, j);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         y[r] = _mm512_fmadd_ps(_mm512_add_ps(even[r], odd[r]), scale, y[r]);
         x[r] += 64;
@@ -183,7 +183,9 @@ void StagedTile(const TileArgs& args) {
 }
 
 typedef void (*TileFn)(const TileArgs&);
-constexpr TileFn kDirect[kDirectRows + 1] = {nullptr, DirectTile<1>, DirectTile<2>, DirectTile<3>};
+constexpr TileFn kDirect[kDirectRows + 1] = {nullptr,       DirectTile<1>, DirectTile<2>,
+                                             DirectTile<3>, DirectTile<4>, DirectTile<5>,
+                                             DirectTile<6>, DirectTile<7>, DirectTile<8>};
 constexpr TileFn kStaged[kRowsMax + 1] = {nullptr,       StagedTile<1>, StagedTile<2>,
                                           StagedTile<3>, StagedTile<4>, StagedTile<5>,
                                           StagedTile<6>, StagedTile<7>, StagedTile<8>};
