@@ -12,6 +12,7 @@
 #include "models/checkpoint.h"
 #include "models/hub.h"
 #include "models/quantize_model.h"
+#include "models/random_deepseek.h"
 #include "models/random_model.h"
 
 namespace deepinfer {
@@ -176,24 +177,50 @@ int RunQuantize(int argc, char** argv) {
   return PrintSummary("model quantize", summary, output);
 }
 
-int RunRandom(int argc, char** argv) {
-  std::string output;
-  RandomModelOptions options;
+struct RandomFlags {
+  std::string output, arch, size = "4G";
+  RandomModelOptions gguf;
+  RandomDeepseekOptions deepseek;
   int64_t seed = 1;
+};
+
+Result<QuantizeSummary> WriteRandom(RandomFlags* flags, ByteProgress* bytes) {
+  const QuantizeProgress progress = {.report = ReportQuantize, .context = bytes};
+  if (flags->output.empty()) return Invalid("--output is missing");
+  if (flags->arch.empty()) {
+    flags->gguf.seed = static_cast<uint64_t>(flags->seed);
+    flags->gguf.progress = progress;
+    return WriteRandomModel(flags->output, flags->gguf);
+  }
+  if (flags->arch != "deepseek-v4.1") {
+    return Invalid(Format("--arch is '{}'; it must be deepseek-v4.1", flags->arch));
+  }
+  DI_ASSIGN(flags->deepseek.bytes, ParseByteSize(flags->size));
+  flags->deepseek.seed = static_cast<uint64_t>(flags->seed);
+  flags->deepseek.progress = progress;
+  return WriteRandomDeepseek(flags->output, flags->deepseek);
+}
+
+int RunRandom(int argc, char** argv) {
+  RandomFlags flags;
   CommandLine line("deepinfer model random",
                    "write a shape-true checkpoint of random weights, for speed tests only");
-  line.Add("--output,-o,output", &output, "GGUF file to write");
-  line.Add("--preset", &options.preset, "one of " + RandomModelPresets());
-  line.Add("--type,-t", &options.type, "Q8_0, Q4_1, Q4_K_M, BF16, ...");
-  line.Add("--seed", &seed, "of the weights");
+  line.Add("--output,-o,output", &flags.output, "GGUF file to write; with --arch a directory");
+  line.Add("--preset", &flags.gguf.preset, "one of " + RandomModelPresets());
+  line.Add("--type,-t", &flags.gguf.type, "Q8_0, Q4_1, Q4_K_M, BF16, ...");
+  line.Add("--arch", &flags.arch,
+           "deepseek-v4.1: the released format, scaled to --size, instead of a preset");
+  line.Add("--size", &flags.size, "with --arch: bytes of all tensors, as in 300M or 4G");
+  line.Add("--expert-share", &flags.deepseek.expert_share,
+           "with --arch: part of the bytes that routed experts take");
+  line.Add("--engram-share", &flags.deepseek.engram_share,
+           "with --arch: part of the bytes that Engram rows take");
+  line.Add("--seed", &flags.seed, "of the weights");
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
-  if (output.empty()) return Fail("model random", Invalid("--output is missing"));
   ByteProgress bytes;
-  options.seed = static_cast<uint64_t>(seed);
-  options.progress = {.report = ReportQuantize, .context = &bytes};
-  const Result<QuantizeSummary> summary = WriteRandomModel(output, options);
+  const Result<QuantizeSummary> summary = WriteRandom(&flags, &bytes);
   bytes.line.reset();
-  return PrintSummary("model random", summary, output);
+  return PrintSummary("model random", summary, flags.output);
 }
 
 constexpr Command kModelCommands[] = {
