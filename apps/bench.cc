@@ -1,4 +1,4 @@
-// `deepinfer bench latency|throughput|serve`: vLLM's benchmark names, our numbers.
+// `deepinfer bench latency|throughput|serve|speculation`: vLLM's benchmark names, our numbers.
 #include "apps/bench.h"
 
 #include "apps/commands.h"
@@ -10,6 +10,8 @@ constexpr Command kBenches[] = {
     {"latency", "one batch of equal requests: prefill and decode speed", RunBenchLatency},
     {"throughput", "many requests at once: tokens per second", RunBenchThroughput},
     {"serve", "load on a running server: time to first token, gaps, goodput", RunBenchServe},
+    {"speculation", "one stream with drafts and without: emitted tokens per verification, speed-up",
+     RunBenchSpeculation},
 };
 
 }  // namespace

@@ -6,5 +6,6 @@ namespace deepinfer {
 int RunBenchLatency(int argc, char** argv);
 int RunBenchThroughput(int argc, char** argv);
 int RunBenchServe(int argc, char** argv);
+int RunBenchSpeculation(int argc, char** argv);
 
 }  // namespace deepinfer

@@ -320,6 +320,16 @@ void CommandLine::AddAuto(const std::string& names, int* value, const std::strin
   entry->option->type_name("auto|INT")->default_str(entry->show());
 }
 
+void CommandLine::AddParsed(const std::string& names, const std::string& type_name,
+                            std::function<Status(const std::string&)> parse,
+                            std::function<std::string()> show, const std::string& help) {
+  Entry* entry = impl_->Bind<std::string>(
+      names, help,
+      [parse = std::move(parse)](const Values& values) { return parse(values.back()); },
+      [show = std::move(show)] { return YamlQuoted(show()); }, 1);
+  entry->option->type_name(type_name);
+}
+
 void CommandLine::AddBytes(const std::string& names, int64_t* value, const std::string& help) {
   Entry* entry = impl_->Bind<int64_t>(
       names, help, [value](const Values& values) { return ParseBytes(values.back(), value); },

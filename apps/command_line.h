@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,10 @@ class CommandLine {
                  const std::string& help);
   // A whole number or "auto", which is 0.
   void AddAuto(const std::string& names, int* value, const std::string& help);
+  // A text that `parse` takes apart and `show` puts together again.
+  void AddParsed(const std::string& names, const std::string& type_name,
+                 std::function<Status(const std::string&)> parse, std::function<std::string()> show,
+                 const std::string& help);
   // A size: 4096, 512MiB, 4G (binary multiples throughout).
   void AddBytes(const std::string& names, int64_t* value, const std::string& help);
   // Heads the following flags in --help.

@@ -1,6 +1,72 @@
 #include "apps/engine_flags.h"
 
+#include "base/format.h"
+#include "base/json.h"
+
 namespace deepinfer {
+namespace {
+
+// vLLM's --speculative-config; keys that are absent keep their values.
+Status ParseSpeculative(const std::string& text, SpeculativeConfig* config) {
+  DI_ASSIGN(const Json json, Json::Parse(text));
+  if (!json.is_object()) return Invalid("wants a JSON object, for example {\"method\": \"ngram\"}");
+  const std::pair<std::string_view, int*> numbers[] = {
+      {"num_speculative_tokens", &config->num_speculative_tokens},
+      {"prompt_lookup_max", &config->prompt_lookup_max},
+      {"prompt_lookup_min", &config->prompt_lookup_min}};
+  for (const auto& [key, value] : json.members()) {
+    if (key == "method") {
+      DI_ASSIGN(config->method, value.AsString());
+      continue;
+    }
+    int* number = nullptr;
+    for (const auto& [name, target] : numbers) {
+      if (key == name) number = target;
+    }
+    if (number == nullptr) {
+      return Invalid(
+          Format("unknown key \"{}\"; keys are method, num_speculative_tokens, "
+                 "prompt_lookup_max and prompt_lookup_min",
+                 key));
+    }
+    DI_ASSIGN(const int64_t parsed, value.AsInt());
+    if (parsed < 0 || parsed > 1000) {
+      return Invalid(Format("{} is {}; it must be between 0 and 1000", key, parsed));
+    }
+    *number = static_cast<int>(parsed);
+  }
+  return {};
+}
+
+std::string ShowSpeculative(const SpeculativeConfig& config) {
+  Json json = Json::Object();
+  json.Set("method", Json::String(config.method));
+  json.Set("num_speculative_tokens", Json::Int(config.num_speculative_tokens));
+  json.Set("prompt_lookup_max", Json::Int(config.prompt_lookup_max));
+  json.Set("prompt_lookup_min", Json::Int(config.prompt_lookup_min));
+  return json.Dump();
+}
+
+void AddSpeculativeFlags(CommandLine* line, SpeculativeConfig* config) {
+  line->AddParsed(
+      "--speculative-config", "JSON",
+      [config](const std::string& text) { return ParseSpeculative(text, config); },
+      [config] { return ShowSpeculative(*config); },
+      "all of speculative decoding as one JSON object; the following flags win");
+  line->AddChoice("--spec-method", {"auto", "none", "ngram", "dspark"}, &config->method,
+                  "where drafts come from; auto: from draft layers, if the model has any");
+  line->Add("--num-speculative-tokens", &config->num_speculative_tokens,
+            "drafts of one verification, at most; 0: no speculation");
+  line->AlsoFromEnvironment("num-speculative-tokens", "DEEPINFER_USE_NEXTN_DECODE");
+  line->Add("--prompt-lookup-max", &config->prompt_lookup_max,
+            "longest run of tokens that ngram looks up; 0: as the shortest, or 5");
+  line->Add("--prompt-lookup-min", &config->prompt_lookup_min,
+            "shortest run of tokens that ngram looks up; 0: as the longest");
+  line->AddChoice("--spec-verify", {"shared", "rejection"}, &config->verify,
+                  "shared changes no token, rejection keeps the distribution only");
+}
+
+}  // namespace
 
 void AddEngineFlags(CommandLine* line, EngineConfig* config) {
   line->Group("Engine");
@@ -39,6 +105,15 @@ void AddEngineFlags(CommandLine* line, EngineConfig* config) {
   line->Add("-t,--threads", &config->threads, "compute threads; 0: one per core");
   line->AddChoice("--cpu-isa", {"", "scalar", "avx2", "avx512", "amx"}, &config->cpu_isa,
                   "forces the CPU kernels of an instruction set");
+  line->AddBytes("--state-cache-memory-bytes", &config->state_cache_memory_bytes,
+                 "room for snapshots of row state, for prefix hits of models that have it");
+  line->AddChoice("--yoco-prefill-truncation-mode", {"exact", "compact"},
+                  &config->yoco_prefill_truncation_mode,
+                  "compact: bounded replay in prefill; faster, not the same numbers");
+  line->Add("--yoco-prefill-keep-tokens", &config->yoco_prefill_keep_tokens,
+            "prompt tokens that run the whole stack in compact mode");
+  line->Group("Speculative decoding");
+  AddSpeculativeFlags(line, &config->speculative);
 }
 
 }  // namespace deepinfer

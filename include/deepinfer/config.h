@@ -63,6 +63,16 @@ struct EngineConfig {
   int max_logprobs = 20;
   SpeculativeConfig speculative;
 
+  // Models with row state (windows, compressor tails) only.
+  // Room for snapshots of that state. In the exact mode a cached prefix is used up to a point where
+  // one was taken (ends of chunks, the last whole block of a prompt). 0: none, no prefix is reused.
+  int64_t state_cache_memory_bytes = int64_t{256} << 20;
+  // "exact": a cached prefix changes nothing. "compact": bounded replay as published: layers behind
+  // the boundary run only the last yoco_prefill_keep_tokens of a prompt, and a cached prefix is
+  // followed by one recomputed window; faster, and not the same numbers.
+  std::string yoco_prefill_truncation_mode = "exact";
+  int yoco_prefill_keep_tokens = 140;
+
   // "auto": the device's fast arithmetic; "float32": reference arithmetic everywhere.
   std::string dtype = "auto";
   // "auto" or "cpu".

@@ -31,6 +31,8 @@ struct CacheLayout {
   std::vector<HistoryGroup> history;
   std::vector<StateGroup> state;
   int rollback_max = 0;  // tokens of a row's last step that may be taken back; state only
+  // Tokens before a prefix hit that must run again in the compact mode; 0: no such mode.
+  int replay_window = 0;
 
   // A block's bytes over all groups and layers: one contiguous run.
   int64_t block_bytes() const {

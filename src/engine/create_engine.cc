@@ -1,13 +1,38 @@
 #include "engine/create_engine.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/format.h"
 #include "base/topology.h"
 #include "engine/engine_parts.h"
 #include "engine/memory_plan.h"
 #include "engine/spec/create_drafter.h"
 
 namespace deepinfer {
+namespace {
+
+constexpr int64_t kSnapshotsMax = 1 << 20;
+
+// The suffix must hold the window of every position that drafts may fall back to.
+Status CheckReplay(const EngineConfig& config, const CacheLayout& layout, int draft_tokens_max) {
+  if (config.yoco_prefill_truncation_mode != "compact" || !layout.has_state()) return {};
+  if (layout.replay_window == 0) {
+    return Invalid(
+               "yoco_prefill_truncation_mode is compact; this model has no bounded replay: use "
+               "exact")
+        .WithParam("yoco_prefill_truncation_mode");
+  }
+  const int least = layout.replay_window + draft_tokens_max + 1;
+  if (config.yoco_prefill_keep_tokens >= least) return {};
+  return Invalid(Format("yoco_prefill_keep_tokens is {}; it must be at least {}: the window of {} "
+                        "and the {} positions that a step may take back",
+                        config.yoco_prefill_keep_tokens, least, layout.replay_window,
+                        draft_tokens_max + 1))
+      .WithParam("yoco_prefill_keep_tokens");
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, LoadedModel* model,
                                              const RunnerTestMode& test) {
@@ -24,6 +49,7 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* 
   DI_ASSIGN(const MemoryPlan plan,
             PlanMemory(config, layout, info.context_max, ReadTopology().memory_available_bytes));
   DI_ASSIGN(DrafterChoice drafts, CreateDrafter(config.speculative, model));
+  DI_TRY(CheckReplay(config, layout, drafts.draft_tokens_max));
   EngineParts parts;
   parts.limits = {.vocab = info.vocab,
                   .max_model_len = plan.max_model_len,
@@ -34,8 +60,15 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* 
                   .max_logprobs = config.max_logprobs};
   parts.scheduler = SchedulerConfigOf(config, parts.limits, info.eos_ids);
   parts.scheduler.draft_tokens_max = drafts.draft_tokens_max;
-  // Blocks alone do not bring back what a row keeps in its slot: such models compute every prompt.
-  if (layout.has_state()) parts.scheduler.prefix_caching = false;
+  const bool compact = layout.has_state() && config.yoco_prefill_truncation_mode == "compact";
+  parts.scheduler.has_state = layout.has_state();
+  if (compact) {
+    parts.scheduler.replay_window = layout.replay_window;
+    parts.scheduler.keep_tokens = config.yoco_prefill_keep_tokens;
+  } else if (layout.has_state() && config.enable_prefix_caching) {
+    parts.scheduler.state_snapshots = static_cast<int32_t>(
+        std::min(config.state_cache_memory_bytes / layout.slot_bytes(), kSnapshotsMax));
+  }
   parts.tokenizer = tokenizer;
   DI_ASSIGN(parts.runner,
             ModelRunner::Create(
@@ -46,6 +79,8 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* 
                  .block_tokens = config.block_size,
                  .num_blocks = static_cast<int32_t>(plan.num_blocks),
                  .draft_tokens_max = drafts.draft_tokens_max,
+                 .state_snapshots = parts.scheduler.state_snapshots,
+                 .compact = compact,
                  .verify = config.speculative.verify == "rejection" ? VerifyMode::kRejection
                                                                     : VerifyMode::kShared,
                  .test = test},

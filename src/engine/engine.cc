@@ -42,6 +42,14 @@ Status Engine::CheckConfig(const EngineConfig& config) {
                           config.kv_cache_watermark))
         .WithParam("kv_cache_watermark");
   }
+  DI_TRY(range("state_cache_memory_bytes", config.state_cache_memory_bytes, 0, int64_t{1} << 50));
+  DI_TRY(range("yoco_prefill_keep_tokens", config.yoco_prefill_keep_tokens, 1, 1 << 20));
+  if (config.yoco_prefill_truncation_mode != "exact" &&
+      config.yoco_prefill_truncation_mode != "compact") {
+    return Invalid(Format("yoco_prefill_truncation_mode is '{}'; it must be exact or compact",
+                          config.yoco_prefill_truncation_mode))
+        .WithParam("yoco_prefill_truncation_mode");
+  }
   return CheckSpeculative(config.speculative);
 }
 

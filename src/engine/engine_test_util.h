@@ -76,17 +76,17 @@ struct RequestSpec {
 
 struct RigMode {
   bool overlap = true;
-  int drafts = 0;  // that a row may verify
+  int drafts = 0;      // that a row may verify
+  int snapshots = -1;  // >= 0: a model with row state, of which so many snapshots are kept
 };
 
 // A scheduler and a scripted runner, stepped by hand with or without overlap, audited each step.
 class Rig {
  public:
   explicit Rig(const SchedulerConfig& config, RigMode mode = {}, ScriptedRunnerOptions options = {})
-      : config_(WithDrafts(config, mode.drafts)),
-        overlap_(mode.overlap),
-        metrics_(config_.max_model_len) {
+      : config_(InMode(config, mode)), overlap_(mode.overlap), metrics_(config_.max_model_len) {
     options.draft_tokens_max = mode.drafts;
+    options.has_state = mode.snapshots >= 0;
     options.num_slots = config_.max_num_seqs;
     options.num_blocks = config_.num_blocks;
     options.block_tokens = config_.block_tokens;
@@ -188,8 +188,10 @@ class Rig {
   void Advance(int64_t us) { now_us_ += us; }
 
  private:
-  static SchedulerConfig WithDrafts(SchedulerConfig config, int drafts) {
-    config.draft_tokens_max = drafts;
+  static SchedulerConfig InMode(SchedulerConfig config, const RigMode& mode) {
+    config.draft_tokens_max = mode.drafts;
+    config.has_state = mode.snapshots >= 0;
+    config.state_snapshots = std::max(mode.snapshots, 0);
     return config;
   }
 

@@ -67,19 +67,25 @@ Status ModelRunner::Reserve() {
   const size_t slot_bytes = static_cast<size_t>(layout_.slot_bytes());
   if (slot_bytes > 0) {
     DI_ASSIGN(cache_slots_, backend_->Allocate(slots * slot_bytes));
+    if (options_.state_snapshots > 0) {
+      DI_ASSIGN(snapshots_,
+                backend_->Allocate(static_cast<size_t>(options_.state_snapshots) * slot_bytes));
+    }
   }
   const size_t table_bytes = slots * static_cast<size_t>(blocks_per_row_) * sizeof(int32_t);
   DI_ASSIGN(block_tables_, backend_->Allocate(table_bytes));
   DI_ASSIGN(step_tables_, backend_->Allocate(table_bytes));
   DI_ASSIGN(logits_, backend_->Allocate(heads * row_bytes));
 
-  arrays_bytes_ =
-      (3 * tokens + (slots + 1) + 2 * slots + heads) * sizeof(int32_t) + tokens * sizeof(TokenKind);
+  arrays_bytes_ = (3 * tokens + (slots + 1) + (5 + kLeadTokens) * slots + heads) * sizeof(int32_t) +
+                  tokens * sizeof(TokenKind);
   DI_ASSIGN(arrays_, backend_->Allocate(arrays_bytes_));
   auto* next = reinterpret_cast<int32_t*>(arrays_.get());
   for (auto& [array, count] :
        {std::pair{&token_, tokens}, std::pair{&position_, tokens}, std::pair{&token_row_, tokens},
         std::pair{&query_start_, slots + 1}, std::pair{&kv_len_, slots}, std::pair{&slot_, slots},
+        std::pair{&replay_begin_, slots}, std::pair{&write_floor_, slots},
+        std::pair{&suffix_begin_, slots}, std::pair{&lead_token_, slots * kLeadTokens},
         std::pair{&row_index_, heads}}) {
     *array = next;
     next += count;
@@ -141,6 +147,7 @@ bool ModelRunner::RunStep(const StepPlan& plan, StepResult* result) {
   CopyBlocks(plan, input);
   Delay();
   const float* hidden = input.shape.num_tokens > 0 ? model_->Forward(input) : nullptr;
+  SaveStates(plan);
   Delay();
   // The first use of late inputs: rows that ended meanwhile need no logits.
   const std::optional<LateInputs> late = fed_.Pop();
@@ -159,6 +166,8 @@ void ModelRunner::ApplySetups(const StepPlan& plan) {
     state.bad_token = false;
     state.length_max = setup.length_max;
     state.drafts.count = 0;
+    state.replay = setup.replay;
+    if (setup.load_state >= 0) LoadState(setup.load_state, setup.slot);
     if (drafter_ != nullptr && drafter_->NeedsHistory()) {
       state.history.assign(setup.request->prompt.begin(), setup.request->prompt.end());
       state.history.insert(state.history.end(), setup.emitted.begin(), setup.emitted.end());
@@ -210,7 +219,52 @@ StepInput ModelRunner::GatherInputs(const StepPlan& plan, StepResult* result) {
   input.cache_blocks = cache_blocks_.get();
   input.cache_slots = cache_slots_.get();
   input.layout = &layout_;
+  if (options_.compact) FillReplay(plan, &input);
   return input;
+}
+
+// The bounds belong to the sequence. The first row after a hit has no state to look back into, so
+// the tokens before it come along.
+void ModelRunner::FillReplay(const StepPlan& plan, StepInput* input) {
+  int suffix_tokens = 0;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const int r = input_row_[i];
+    if (r < 0) continue;
+    const PlanRow& row = plan.rows[i];
+    const RowState& state = rows_[static_cast<size_t>(row.slot)];
+    replay_begin_[r] = state.replay.replay_begin;
+    write_floor_[r] = state.replay.write_floor;
+    suffix_begin_[r] = state.replay.suffix_begin;
+    const int count = query_start_[r + 1] - query_start_[r];
+    suffix_tokens += std::clamp(kv_len_[r] - suffix_begin_[r], 0, count);
+    const std::span<const TokenId> prompt = state.request->prompt;
+    const int first = kv_len_[r] - count;
+    for (int back = 0; back < kLeadTokens; ++back) {
+      const int at = first - 1 - back;
+      const bool lost = row.reset && at >= 0 && at < static_cast<int>(prompt.size());
+      lead_token_[r * kLeadTokens + back] = lost ? prompt[static_cast<size_t>(at)] : -1;
+    }
+  }
+  input->shape.suffix_tokens = suffix_tokens;
+  input->replay_begin = replay_begin_;
+  input->write_floor = write_floor_;
+  input->suffix_begin = suffix_begin_;
+  input->lead_token = lead_token_;
+}
+
+void ModelRunner::LoadState(int32_t snapshot, int slot) {
+  const int64_t bytes = layout_.slot_bytes();
+  std::memcpy(cache_slots_.get() + slot * bytes, snapshots_.get() + snapshot * bytes,
+              static_cast<size_t>(bytes));
+}
+
+void ModelRunner::SaveStates(const StepPlan& plan) {
+  const int64_t bytes = layout_.slot_bytes();
+  for (const PlanRow& row : plan.rows) {
+    if (row.save_state < 0) continue;
+    std::memcpy(snapshots_.get() + row.save_state * bytes, cache_slots_.get() + row.slot * bytes,
+                static_cast<size_t>(bytes));
+  }
 }
 
 // How many tokens a row runs: all that are known, or the one sampled last and its drafts.

@@ -40,7 +40,9 @@ struct ModelRunnerOptions {
   int max_model_len = 1;
   int block_tokens = 16;
   int32_t num_blocks = 1;
-  int draft_tokens_max = 0;  // with a drafter
+  int draft_tokens_max = 0;     // with a drafter
+  int32_t state_snapshots = 0;  // of a slot's state
+  bool compact = false;         // plans carry replay bounds
   VerifyMode verify = VerifyMode::kShared;
   RunnerTestMode test;
 };
@@ -66,8 +68,9 @@ class ModelRunner final : public StepRunner {
     int32_t length_max = 0;  // positions it may ever compute
     int32_t last_token = 0;  // sampled last
     int32_t num_blocks = 0;
-    bool bad_token = false;            // last_token cannot be trusted
-    DraftTokens drafts;                // follow last_token
+    bool bad_token = false;  // last_token cannot be trusted
+    DraftTokens drafts;      // follow last_token
+    ReplayBounds replay;
     std::vector<TokenId> history;      // prompt and output, for drafters that need it
     const Request* request = nullptr;  // only while a step of the sequence is in flight
     std::unique_ptr<RowSampler> sampler;
@@ -101,6 +104,9 @@ class ModelRunner final : public StepRunner {
   bool RunStep(const StepPlan& plan, StepResult* result);
   void ApplySetups(const StepPlan& plan);
   void CopyBlocks(const StepPlan& plan, const StepInput& input);
+  void FillReplay(const StepPlan& plan, StepInput* input);
+  void LoadState(int32_t snapshot, int slot);
+  void SaveStates(const StepPlan& plan);
   StepInput GatherInputs(const StepPlan& plan, StepResult* result);
   int GatherRow(const StepPlan& plan, size_t index, int input_row, RowResult* result);
   int QueryTokens(const PlanRow& row, const RowState& state) const;
@@ -130,6 +136,7 @@ class ModelRunner final : public StepRunner {
   // Device memory.
   Backend::Buffer cache_blocks_;
   Backend::Buffer cache_slots_;
+  Backend::Buffer snapshots_;  // [state_snapshots] of a slot's bytes
   Backend::Buffer arrays_;
   Backend::Buffer block_tables_;  // [num_slots, blocks_per_row] of the row states
   Backend::Buffer step_tables_;   // [num_slots, blocks of the longest row] of a step
@@ -141,6 +148,10 @@ class ModelRunner final : public StepRunner {
   int32_t* kv_len_ = nullptr;
   int32_t* slot_ = nullptr;
   int32_t* row_index_ = nullptr;  // [head_rows_max]
+  int32_t* replay_begin_ = nullptr;
+  int32_t* write_floor_ = nullptr;
+  int32_t* suffix_begin_ = nullptr;
+  int32_t* lead_token_ = nullptr;  // [num_slots, kLeadTokens]
   TokenKind* kind_ = nullptr;
   size_t arrays_bytes_ = 0;
 

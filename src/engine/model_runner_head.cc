@@ -170,6 +170,7 @@ void ModelRunner::FinishSampled(const PlanRow& row, const HeadGroup& group, RowR
   draft.slot = row.slot;
   draft.position = state.length;
   draft.anchor = state.last_token;
+  draft.suffix_begin = state.replay.suffix_begin;
   draft.history = state.history;
   draft.sampler = state.sampler.get();
   draft.drafts_max = std::min(room, options_.draft_tokens_max);

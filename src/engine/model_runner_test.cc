@@ -85,6 +85,11 @@ class FakeModel final : public Model {
   }
 
   const float* Forward(const StepInput& step) override {
+    if (step.suffix_begin != nullptr) {
+      replay = {step.replay_begin[0], step.write_floor[0], step.suffix_begin[0]};
+      lead.assign(step.lead_token, step.lead_token + kLeadTokens);
+      suffix_tokens = step.shape.suffix_tokens;
+    }
     if (layout_.has_state()) return ForwardOverRing(step);
     hidden_.assign(static_cast<size_t>(step.shape.num_tokens), 0.0F);
     for (int t = 0; t < step.shape.num_tokens; ++t) {
@@ -110,6 +115,10 @@ class FakeModel final : public Model {
 
   int head_rows = 0;
   int head_calls = 0;
+  // Of the first row of the step.
+  ReplayBounds replay;
+  std::vector<int32_t> lead;
+  int suffix_tokens = 0;
 
  private:
   // Reads the ring once, before it writes: a step may be longer than the ring.
@@ -151,15 +160,9 @@ class ModelRunnerTest : public testing::Test {
  protected:
   void Start(const RunnerTestMode& test = {}, int drafts = 0,
              std::unique_ptr<Drafter> drafter = nullptr) {
-    runner_ = std::move(*ModelRunner::Create(&model_, &backend_,
-                                             {.num_slots = 4,
-                                              .max_num_batched_tokens = 64,
-                                              .max_model_len = 64,
-                                              .block_tokens = 16,
-                                              .num_blocks = 16,
-                                              .draft_tokens_max = drafts,
-                                              .test = test},
-                                             std::move(drafter)));
+    options_.test = test;
+    options_.draft_tokens_max = drafts;
+    runner_ = std::move(*ModelRunner::Create(&model_, &backend_, options_, std::move(drafter)));
   }
 
   void AddSetup(StepPlan* plan, int slot, const Request* request) {
@@ -200,6 +203,12 @@ class ModelRunnerTest : public testing::Test {
 
   FakeBackend backend_;
   FakeModel model_;
+  ModelRunnerOptions options_{.num_slots = 4,
+                              .max_num_batched_tokens = 64,
+                              .max_model_len = 64,
+                              .block_tokens = 16,
+                              .num_blocks = 16,
+                              .state_snapshots = 2};
   std::unique_ptr<ModelRunner> runner_;
 };
 
@@ -378,6 +387,53 @@ TEST_F(ModelRunnerTest, TokensBeforeABadDraftStand) {
   EXPECT_EQ(result.rows[0].status, RowStatus::kNan);
   ASSERT_EQ(result.rows[0].num_emitted, 1);
   EXPECT_EQ(result.EmittedOf(result.rows[0])[0].id, 66);
+}
+
+// A snapshot brings a slot's state back into any slot, whatever ran there and in its own meanwhile.
+TEST_F(ModelRunnerTest, SnapshotsBringStateBack) {
+  model_.UseRing(3);
+  Start();
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7};  // 73
+  const Request request = Greedy(prompt);
+  StepPlan plan;
+  AddSetup(&plan, 0, &request);
+  AddRow(&plan, 0, 0, prompt, {0, 1});
+  plan.rows[0].save_state = 1;
+  EXPECT_EQ(TokenOf(Run(plan), 0), 73);
+  plan.Clear();
+  AddSetup(&plan, 2, &request);
+  AddRow(&plan, 2, 0, {50, 51, 52}, {3});
+  AddRow(&plan, 0, 0, {}, {});
+  Run(plan);
+  plan.Clear();
+  AddSetup(&plan, 2, &request);
+  plan.setups[0].load_state = 1;
+  AddRow(&plan, 2, 16, {20}, {3, 4});
+  EXPECT_EQ(TokenOf(Run(plan), 0), 93);
+}
+
+TEST_F(ModelRunnerTest, ReplayBoundsGoWithEveryStepOfASequence) {
+  options_.compact = true;
+  Start();
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < 30; ++i) prompt.push_back(i);
+  const Request request = Greedy(prompt);
+  StepPlan plan;
+  AddSetup(&plan, 1, &request);
+  plan.setups[0].replay = {.replay_begin = 10, .write_floor = 16, .suffix_begin = 20};
+  AddRow(&plan, 1, 10, {10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21}, {0, 1});
+  Run(plan);
+  EXPECT_EQ(model_.lead, (std::vector<int32_t>{9, 8, 7}));
+  EXPECT_EQ(model_.suffix_tokens, 2);
+  EXPECT_EQ(model_.replay.replay_begin, 10);
+  EXPECT_EQ(model_.replay.write_floor, 16);
+  EXPECT_EQ(model_.replay.suffix_begin, 20);
+  plan.Clear();
+  AddRow(&plan, 1, 22, {22, 23, 24, 25, 26, 27, 28, 29}, {});
+  Run(plan);
+  EXPECT_EQ(model_.lead, (std::vector<int32_t>{-1, -1, -1}));  // the state has them
+  EXPECT_EQ(model_.suffix_tokens, 8);
+  EXPECT_EQ(model_.replay.suffix_begin, 20);
 }
 
 TEST_F(ModelRunnerTest, PromptLogprobsNameThePromptTokens) {

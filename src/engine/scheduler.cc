@@ -14,6 +14,7 @@ Scheduler::Scheduler(SchedulerConfig config, const Tokenizer* tokenizer, EngineM
       metrics_(metrics),
       index_(config_.num_blocks, config_.block_tokens),
       blocks_(config_.num_blocks, &index_),
+      states_(config_.state_snapshots),
       slots_(static_cast<size_t>(config_.max_num_seqs), nullptr) {
   for (int slot = 0; slot < config_.max_num_seqs; ++slot) free_slots_.push_back(slot);
   running_.reserve(slots_.size());

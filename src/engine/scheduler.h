@@ -22,6 +22,7 @@
 #include "engine/indexed_heap.h"
 #include "engine/metrics.h"
 #include "engine/sequence.h"
+#include "engine/state_cache.h"
 #include "engine/step_plan.h"
 
 namespace deepinfer {
@@ -37,6 +38,12 @@ struct SchedulerConfig {
   int32_t num_blocks = 1;
   double watermark = 0.9;
   int draft_tokens_max = 0;  // drafts that a row may verify; 0: no speculation
+  // Models with row state: a prefix can be reused where a snapshot of it exists, or, with a window,
+  // by running the window before its end again.
+  bool has_state = false;
+  int32_t state_snapshots = 0;
+  int replay_window = 0;  // > 0: compact mode
+  int keep_tokens = 0;    // of a prompt, that run the whole stack in the compact mode
   bool prefix_caching = true;
   std::vector<TokenId> eos_ids;
 };
@@ -120,14 +127,23 @@ class Scheduler {
   void RequeuePreempted(Sequence* sequence);
   int OldestReserve() const;
   bool AdmitSequence(Sequence* sequence, StepPlan* plan, int64_t now_us);
+  bool HasWaitingPrefill() const;
+
+  // scheduler_prefix.cc: what is known already.
   bool TakeBlocks(Sequence* sequence, StepPlan* plan);
   void ForkFromShare(Sequence* sequence, StepPlan* plan);
   void FindPrefix(const Sequence& sequence);
-  bool HasWaitingPrefill() const;
+  bool WantsPromptLogprobs(const Sequence& sequence) const;
+  void TrimToState();
+  void SetReplay(Sequence* sequence, int hit) const;
+  int CutAtSavePoint(const Sequence& sequence, int count) const;
+  void SaveState(Sequence* sequence, PlanRow* row);
+  void KeepState(const Sequence& sequence, const PlanRow& row);
 
   // scheduler_apply.cc: what a step produced.
   void ApplyRow(const PlanRow& row, const RowResult& result, std::span<const EmittedToken> emitted,
                 int64_t now_us);
+  void ApplyKnown(Sequence* sequence, const PlanRow& row, const RowResult& result);
   void CountDrafts(const RowResult& result);
   bool CommitTokens(Sequence* sequence, const PlanRow& row, std::span<const EmittedToken> emitted,
                     int64_t now_us);
@@ -147,6 +163,7 @@ class Scheduler {
   EngineMetrics* const metrics_;
   PrefixIndex index_;
   BlockManager blocks_;
+  StateCache states_;
 
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   IndexedHeap<Sequence, &Sequence::queue_position, RunOrderOf> waiting_;
@@ -159,6 +176,7 @@ class Scheduler {
   std::vector<std::vector<int32_t>> spare_blocks_;
   std::vector<RequestState*> sharing_;       // requests with shared_blocks
   std::vector<PrefixIndex::Match> matches_;  // scratch
+  int32_t state_found_ = -1;                 // scratch: snapshot at the end of matches_
   std::vector<Sequence*> candidates_;        // scratch
 
   std::array<StepPlan, 3> plans_;  // one open, one being made, one just applied

@@ -40,16 +40,15 @@ void Scheduler::ApplyRow(const PlanRow& row, const RowResult& result,
   sequence->tokens_in_flight -= row.num_tokens;
   sequence->tokens_in_flight_min -= row.num_known > 0 ? row.num_tokens : 1;
   if (sequence->copy_source >= 0) blocks_.Release(std::exchange(sequence->copy_source, -1));
+  const bool computed =
+      sequence->phase != SequencePhase::kFinished && result.status == RowStatus::kOk;
+  if (row.save_state >= 0 && !computed) states_.Drop(row.save_state);
   if (sequence->phase == SequencePhase::kFinished) {
     if (sequence->in_flight == 0) Reclaim(sequence);
     return;
   }
   if (result.num_drafts > 0) CountDrafts(result);
-  if (result.status == RowStatus::kOk && row.num_known > 0) {
-    sequence->applied += row.num_tokens;
-    if (row.prompt_logprobs) CommitPromptLogprobs(sequence, result);
-    IndexBlocks(sequence);
-  }
+  if (computed && row.num_known > 0) ApplyKnown(sequence, row, result);
   // What was sampled before something went wrong stands.
   if (!emitted.empty() && CommitTokens(sequence, row, emitted, now_us)) return;  // may be gone
   if (result.status != RowStatus::kOk) {
@@ -75,6 +74,21 @@ void Scheduler::ApplyRow(const PlanRow& row, const RowResult& result,
   if (sequence->phase == SequencePhase::kPreempting && sequence->in_flight == 0) {
     --preempting_;
     RequeuePreempted(sequence);
+  }
+}
+
+// Prompt or replayed tokens were computed.
+void Scheduler::ApplyKnown(Sequence* sequence, const PlanRow& row, const RowResult& result) {
+  sequence->applied += row.num_tokens;
+  if (row.prompt_logprobs) CommitPromptLogprobs(sequence, result);
+  IndexBlocks(sequence);
+  if (row.save_state >= 0) KeepState(*sequence, row);
+  // Without a shared prompt the other samples find this one's in the index.
+  RequestState* request = sequence->request;
+  if (config_.has_state && sequence->sample == 0 && !request->ending &&
+      sequence->applied >= sequence->prompt_len &&
+      static_cast<int>(request->samples.size()) < request->n()) {
+    QueueSamples(request);
   }
 }
 

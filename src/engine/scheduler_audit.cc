@@ -51,6 +51,8 @@ std::string Scheduler::AuditSequence(const Sequence& s) const {
 
 std::string Scheduler::Audit() const {
   if (!blocks_.Consistent()) return "block counters disagree";
+  if (!states_.Consistent()) return "snapshots disagree";
+  if (requests_.empty() && states_.num_reserved() > 0) return "snapshots were lost";
   std::vector<int> references(static_cast<size_t>(config_.num_blocks), 0);
   int preempting = 0;
   int coming = 0;

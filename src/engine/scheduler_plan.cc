@@ -1,7 +1,6 @@
 // What a step computes. Decode rows first (their users see every delay), then prompts by age; a
 // prompt that got nothing for prefill_delay_steps_max steps goes first once.
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -135,11 +134,13 @@ bool Scheduler::PlanPrefillChunk(Sequence* sequence, StepPlan* plan) {
     count = static_cast<int>(std::min<int64_t>(count, key_budget_ - sequence->planned));
   }
   if (count <= 0) return false;
+  count = CutAtSavePoint(*sequence, count);
   AddRow(sequence, count, plan);
+  SaveState(sequence, &plan->rows.back());
   ++prefill_rows_;
   key_budget_ -= sequence->planned;
   const RequestState& request = *sequence->request;
-  if (sequence->planned == request.prompt_len() && sequence->sample == 0 &&
+  if (!config_.has_state && sequence->planned == request.prompt_len() && sequence->sample == 0 &&
       static_cast<int>(request.samples.size()) < request.n()) {
     SharePrompt(sequence);
   }
@@ -303,6 +304,8 @@ bool Scheduler::AdmitSequence(Sequence* sequence, StepPlan* plan, int64_t now_us
        .sample_index = sequence->sample,
        .seed = request->seed,
        .length_max = sequence->length_max(),
+       .load_state = state_found_,
+       .replay = sequence->replay,
        .emitted = {sequence->tokens.begin() + request->prompt_len(), sequence->tokens.end()}});
   if (sequence->first_step_us == 0) sequence->first_step_us = now_us;
   if (!request->started) {
@@ -319,109 +322,6 @@ bool Scheduler::AdmitSequence(Sequence* sequence, StepPlan* plan, int64_t now_us
   // When the key limit leaves no token for it, it starts with the next step.
   PlanPrefillChunk(sequence, plan);
   return true;
-}
-
-// The longest cached prefix, into matches_. The last token is always computed: it is sampled from.
-void Scheduler::FindPrefix(const Sequence& sequence) {
-  matches_.clear();
-  const Request& request = sequence.request->request;
-  const bool wants_prompt_logprobs = request.sampling.prompt_logprobs.has_value() &&
-                                     !sequence.prompt_logprobs_sent && sequence.sample == 0;
-  if (!config_.prefix_caching || request.skip_prefix_cache || wants_prompt_logprobs) return;
-  const auto bt = static_cast<size_t>(config_.block_tokens);
-  const std::span<const TokenId> tokens(sequence.tokens);
-  PrefixNode node = *sequence.root;
-  for (size_t at = 0; at + bt < tokens.size(); at += bt) {
-    const PrefixIndex::Match match = index_.Find(node, tokens.subspan(at, bt));
-    if (match.block < 0) break;
-    matches_.push_back(match);
-    node = match.node;
-  }
-}
-
-// Takes blocks for all known tokens, cached ones first. False, and nothing changed, when they would
-// pass the watermark.
-bool Scheduler::TakeBlocks(Sequence* sequence, StepPlan* plan) {
-  RequestState* request = sequence->request;
-  const bool alone = free_slots_.size() == slots_.size();
-  if (!alone && blocks_.num_available() < sequence->available_wanted) return false;
-  const bool fork = !request->shared_blocks.empty() && sequence->num_output() == 0;
-  if (fork && request->shared_after_step > step_) return false;
-  if (config_.prefix_caching && !sequence->root.has_value()) {
-    sequence->root = index_.AcquireRoot(request->request.cache_salt);
-  }
-  const int bt = config_.block_tokens;
-  const int total = (sequence->num_tokens() + bt - 1) / bt;
-  int reused_idle = 0;
-  matches_.clear();
-  int reused = 0;
-  if (fork) {
-    reused = (request->prompt_len() - 1) / bt;
-  } else {
-    FindPrefix(*sequence);
-    reused = static_cast<int>(matches_.size());
-    for (const PrefixIndex::Match& match : matches_) {
-      reused_idle += blocks_.references(match.block) == 0 ? 1 : 0;
-    }
-  }
-  const int taken = total - reused + reused_idle;
-  const int headroom =
-      alone ? 0
-            : config_.num_blocks -
-                  static_cast<int>(std::floor(config_.watermark * config_.num_blocks));
-  if (blocks_.num_available() - taken < headroom) {
-    if (alone && DropSoftReferences()) return TakeBlocks(sequence, plan);
-    DI_CHECK(!alone, "{} blocks do not fit into an idle cache of {}", taken, config_.num_blocks);
-    sequence->available_wanted = headroom + taken;
-    return false;
-  }
-  sequence->blocks.reserve(
-      static_cast<size_t>((request->prompt_len() + sequence->max_output) / bt + 1));
-  if (fork) {
-    ForkFromShare(sequence, plan);
-    return true;
-  }
-  for (const PrefixIndex::Match& match : matches_) {
-    blocks_.Retain(match.block);
-    sequence->blocks.push_back(match.block);
-  }
-  for (int i = reused; i < total; ++i) sequence->blocks.push_back(blocks_.Allocate());
-  sequence->planned = sequence->applied = reused * bt;
-  sequence->indexed_blocks = reused;
-  sequence->index_open = config_.prefix_caching;
-  if (config_.prefix_caching) {
-    sequence->node = matches_.empty() ? *sequence->root : matches_.back().node;
-  }
-  return true;
-}
-
-// Sample i > 0 starts at the last prompt token: whole blocks before it are shared, the block that
-// holds it is copied, since every sample writes its own continuation there.
-void Scheduler::ForkFromShare(Sequence* sequence, StepPlan* plan) {
-  RequestState* request = sequence->request;
-  const int bt = config_.block_tokens;
-  const int last = request->prompt_len() - 1;
-  for (int i = 0; i < last / bt; ++i) {
-    const int32_t block = request->shared_blocks[static_cast<size_t>(i)];
-    blocks_.Retain(block);
-    sequence->blocks.push_back(block);
-  }
-  const int32_t own = blocks_.Allocate();
-  sequence->blocks.push_back(own);
-  if (last % bt != 0) {
-    sequence->copy_source = request->shared_blocks[static_cast<size_t>(last / bt)];
-    blocks_.Retain(sequence->copy_source);
-    plan->block_copies.emplace_back(sequence->copy_source, own);
-  }
-  sequence->planned = sequence->applied = last;
-  sequence->indexed_blocks = 0;
-  sequence->index_open = config_.prefix_caching;
-  if (config_.prefix_caching) sequence->node = *sequence->root;
-  const bool last_to_start = std::none_of(
-      request->samples.begin(), request->samples.end(), [&](const std::unique_ptr<Sequence>& s) {
-        return s.get() != sequence && s->phase == SequencePhase::kWaiting && s->tokens.empty();
-      });
-  if (last_to_start) ReleaseShare(request);
 }
 
 }  // namespace deepinfer

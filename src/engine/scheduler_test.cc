@@ -414,6 +414,114 @@ TEST(Scheduler, CountsDrafts) {
   EXPECT_EQ(stats.generation_tokens, 200);
 }
 
+// Row state comes back from a snapshot, or the prefix is computed again; the scripted model sees
+// any other state.
+TEST(SchedulerState, PrefixesAreReusedWhereASnapshotIs) {
+  for (const int snapshots : {0, 1, 8}) {
+    SCOPED_TRACE(snapshots);
+    Rig rig(Rig::Config(), {.snapshots = snapshots});
+    const RequestSpec spec{.prompt_len = 63, .max_tokens = 9};
+    const auto run = [&](const RequestSpec& wanted) {
+      const RequestId id = rig.Add(wanted);
+      rig.Run();
+      EXPECT_EQ(rig.sink().sample(id).tokens, rig.Expected(id, wanted));
+      return rig.sink().sample(id).usage.cached_tokens;
+    };
+    EXPECT_EQ(run(spec), 0);
+    const int64_t computed = rig.runner().tokens_computed();
+    EXPECT_EQ(run(spec), snapshots > 0 ? 60 : 0);
+    EXPECT_EQ(rig.runner().tokens_computed() - computed, snapshots > 0 ? 3 + 8 : 63 + 8);
+    // A longer prompt continues from there; a shorter one has blocks but no state.
+    EXPECT_EQ(run({.prompt_len = 100, .max_tokens = 3}), snapshots > 0 ? 60 : 0);
+    EXPECT_EQ(run({.prompt_len = 50, .max_tokens = 3}), 0);
+    // The one snapshot is by now that of the shorter prompt.
+    const int64_t kept = snapshots == 0 ? 0 : snapshots == 1 ? 48 : 96;
+    EXPECT_EQ(run({.prompt_len = 100, .max_tokens = 3}), kept);
+  }
+}
+
+TEST(SchedulerState, SamplesOfAPromptComputeItOnce) {
+  Rig rig(Rig::Config(), {.snapshots = 4});
+  const RequestSpec spec{.prompt_len = 41, .max_tokens = 6, .n = 4};
+  const RequestId id = rig.Add(spec);
+  rig.Run();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(rig.sink().sample(id, i).tokens, rig.Expected(id, spec, i));
+  }
+  EXPECT_EQ(rig.runner().tokens_computed(), 41 + 3 * 1 + 4 * 5);
+}
+
+TEST(SchedulerState, LongPromptsTakeFewSnapshots) {
+  SchedulerConfig config = Rig::Config();
+  config.max_model_len = 9000;
+  config.num_blocks = 2500;
+  config.max_num_batched_tokens = 64;
+  Rig rig(config, {.snapshots = 100});
+  const RequestSpec spec{.prompt_len = 8200, .max_tokens = 2};
+  const RequestId id = rig.Add(spec);
+  rig.Run();
+  EXPECT_EQ(rig.sink().sample(id).tokens, rig.Expected(id, spec));
+  // Others that share half of it find a point not far before.
+  const RequestSpec half{.prompt_len = 4100, .max_tokens = 2};
+  const RequestId other = rig.Add(half);
+  rig.Run();
+  EXPECT_EQ(rig.sink().sample(other).tokens, rig.Expected(other, half));
+  EXPECT_GT(rig.sink().sample(other).usage.cached_tokens, 3500);
+}
+
+// Compact mode: what a hit recomputes is the window before it, however long the prompt is, and the
+// suffix is that of the whole prompt in every chunk.
+TEST(SchedulerState, BoundedReplayRunsOneWindowAgain) {
+  for (const int prompt_len : {100, 400}) {
+    SchedulerConfig config = Rig::Config();
+    config.has_state = true;
+    config.replay_window = 20;
+    config.keep_tokens = 30;
+    EngineMetrics metrics(512);
+    Scheduler scheduler(config, nullptr, &metrics);
+    CollectSink sink;
+    const auto run = [&](RequestId id) {
+      auto state = std::make_unique<RequestState>();
+      for (int i = 0; i < prompt_len; ++i) state->request.prompt.push_back(i);
+      state->request.sampling.max_tokens = 1;
+      state->max_output = 1;
+      state->id = id;
+      state->sink = &sink;
+      scheduler.Admit(std::move(state));
+      std::vector<PlanRow> rows;
+      ReplayBounds bounds;
+      while (!sink.done(id)) {
+        const StepPlan& plan = scheduler.Plan(1);
+        if (!plan.setups.empty()) bounds = plan.setups[0].replay;
+        StepResult result;
+        for (const PlanRow& row : plan.rows) {
+          rows.push_back(row);
+          RowResult& out = result.rows.emplace_back();
+          out.sequence = row.sequence;
+          out.slot = row.slot;
+          out.num_emitted = row.sample ? 1 : 0;
+        }
+        result.emitted.resize(1);
+        scheduler.Apply(plan, result, 1);
+      }
+      int64_t tokens = 0;
+      for (const PlanRow& row : rows) tokens += row.num_tokens;
+      EXPECT_EQ(bounds.suffix_begin, prompt_len - 30);
+      EXPECT_EQ(rows.front().start, bounds.replay_begin);
+      return std::pair(tokens, bounds);
+    };
+    const auto [cold, cold_bounds] = run(1);
+    EXPECT_EQ(cold, prompt_len);
+    EXPECT_EQ(cold_bounds.write_floor, 0);
+    const auto [warm, bounds] = run(2);
+    EXPECT_EQ(bounds.write_floor, prompt_len - 4);
+    // The suffix begins before the window of the hit.
+    EXPECT_EQ(bounds.replay_begin, prompt_len - 30);
+    EXPECT_EQ(warm, 30);
+    EXPECT_EQ(scheduler.Audit(), "");
+  }
+}
+
 // Random traffic on a small cache: every request gets exactly the model's tokens, every invariant
 // holds after every step, and nothing is left.
 TEST(SchedulerProperty, RandomTraffic) {
@@ -429,7 +537,8 @@ TEST(SchedulerProperty, RandomTraffic) {
     config.long_prefill_token_threshold = upto(3) == 0 ? 1 + upto(20) : 0;
     config.prefill_max_sum_seqlen_k = upto(3) == 0 ? 20 + upto(100) : 0;
     config.prefix_caching = upto(4) != 0;
-    Rig rig(config, {.overlap = upto(2) == 0, .drafts = upto(2) * upto(9)});
+    Rig rig(config,
+            {.overlap = upto(2) == 0, .drafts = upto(2) * upto(9), .snapshots = upto(10) - 5});
     struct Sent {
       RequestId id;
       RequestSpec spec;

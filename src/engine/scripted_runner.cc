@@ -68,7 +68,12 @@ void ScriptedRunner::Run(const Launched& step) {
   ++steps_;
   for (const SlotSetup& setup : plan.setups) {
     slots_[static_cast<size_t>(setup.slot)] = {
-        setup, {}, 0, 0, static_cast<int>(setup.emitted.size())};
+        setup,
+        {},
+        0,
+        0,
+        static_cast<int>(setup.emitted.size()),
+        setup.load_state >= 0 ? snapshots_[setup.load_state] : 0xBAD};
   }
   const auto bt = static_cast<ptrdiff_t>(options_.block_tokens);
   for (const auto& [from, to] : plan.block_copies) {
@@ -128,12 +133,15 @@ void ScriptedRunner::RunRow(const StepPlan& plan, const PlanRow& row, RowResult*
           {target, logprob, 1, Top(target, logprob, count, options_.vocab)});
     }
   }
+  if (row.save_state >= 0) snapshots_[row.save_state] = slot.state;
   if (row.sample && result->status == RowStatus::kOk) Emit(&slot, result);
 }
 
 void ScriptedRunner::RunToken(Slot* slot, TokenId token, RowResult* result) {
-  const uint64_t before = slot->length == 0 ? 1 : *At(slot, slot->length - 1);
-  *At(slot, slot->length) = Extend(before, token);
+  const uint64_t left =
+      options_.has_state || slot->length == 0 ? slot->state : *At(slot, slot->length - 1);
+  slot->state = Extend(slot->length == 0 ? 1 : left, token);
+  *At(slot, slot->length) = slot->state;
   ++slot->length;
   ++tokens_computed_;
   if (token == options_.nan_token) result->status = RowStatus::kNan;

@@ -10,6 +10,7 @@
 #include <deque>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/step_runner.h"
@@ -29,6 +30,8 @@ struct ScriptedRunnerOptions {
   // Rows that may verify drafts commit 1 to 1 + this many tokens, by the hash; the rest of what
   // they ran is rejected.
   int draft_tokens_max = 0;
+  // The hash before a row's first token comes from the slot, which snapshots alone can bring back.
+  bool has_state = false;
   // Busy time of a step.
   int64_t step_us = 0;
 };
@@ -56,6 +59,7 @@ class ScriptedRunner final : public StepRunner {
     int length = 0;
     TokenId last_token = 0;
     int outputs = 0;
+    uint64_t state = 0;
   };
   struct Launched {
     Ticket ticket = 0;
@@ -76,6 +80,7 @@ class ScriptedRunner final : public StepRunner {
   const ScriptedRunnerOptions options_;
   std::vector<Slot> slots_;
   std::vector<uint64_t> memory_;  // [num_blocks, block_tokens]
+  std::unordered_map<int32_t, uint64_t> snapshots_;
   std::deque<Launched> launched_;
   StepResult result_;
   std::string fault_;

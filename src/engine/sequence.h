@@ -9,6 +9,7 @@
 #include "cache/prefix_index.h"
 #include "deepinfer/request.h"
 #include "engine/output_stream.h"
+#include "engine/step_plan.h"
 
 namespace deepinfer {
 
@@ -56,6 +57,9 @@ struct alignas(64) Sequence {
   std::optional<PrefixNode> root;  // acquired
   PrefixNode node;                 // chain up to indexed_blocks
   int indexed_blocks = 0;
+
+  int state_saved = 0;  // newest position of which a snapshot exists or is on its way
+  ReplayBounds replay;
 
   int64_t queue_position = -1;  // in the waiting queue
   int available_wanted = 0;     // admission cannot succeed below this many available blocks

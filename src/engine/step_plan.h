@@ -12,6 +12,13 @@
 
 namespace deepinfer {
 
+// Bounded replay of a sequence, as in StepInput; sent with its slot.
+struct ReplayBounds {
+  int replay_begin = 0;
+  int write_floor = 0;
+  int suffix_begin = 0;
+};
+
 // Per-sequence data the runner needs to sample, sent with the first plan of a slot.
 struct SlotSetup {
   int slot = 0;
@@ -19,7 +26,9 @@ struct SlotSetup {
   const Request* request = nullptr;  // alive until no step of the sequence is in flight
   int sample_index = 0;
   uint64_t seed = 0;
-  int length_max = 0;            // positions that the sequence may ever compute
+  int length_max = 0;       // positions that the sequence may ever compute
+  int32_t load_state = -1;  // >= 0: the slot's state becomes this snapshot before the step
+  ReplayBounds replay;
   std::vector<TokenId> emitted;  // output tokens before a preemption, for penalties
 };
 
@@ -44,6 +53,8 @@ struct PlanRow {
   // Block ids appended to the slot's table before the step.
   int blocks_begin = 0;
   int num_blocks = 0;
+  // >= 0: the slot's state after this row is saved as this snapshot.
+  int32_t save_state = -1;
 };
 
 struct StepPlan {

@@ -67,6 +67,22 @@ int64_t OpenFiles() {
   return count;
 }
 
+void RenderSpeculation(const EngineStats& stats, MetricsWriter* out) {
+  out->Counter("vllm:spec_decode_num_drafts", "Rows that verified drafts.",
+               static_cast<double>(stats.spec_drafts));
+  out->Counter("vllm:spec_decode_num_draft_tokens", "Drafts verified.",
+               static_cast<double>(stats.spec_draft_tokens));
+  out->Counter("vllm:spec_decode_num_accepted_tokens", "Drafts accepted.",
+               static_cast<double>(stats.spec_accepted_tokens));
+  out->Family("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+              "Drafts accepted by their place in the proposal.");
+  for (size_t i = 0; i < stats.spec_accepted_per_position.size(); ++i) {
+    out->Sample("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                {{"position", Format("{}", i)}},
+                static_cast<double>(stats.spec_accepted_per_position[i]));
+  }
+}
+
 void RenderEngine(const MetricsSnapshot& snapshot, MetricsWriter* out) {
   const EngineStats& stats = snapshot.engine;
   const auto count = [](int64_t value) { return static_cast<double>(value); };
@@ -113,18 +129,7 @@ void RenderEngine(const MetricsSnapshot& snapshot, MetricsWriter* out) {
               count(stats.rejected_queue_full));
   out->Sample("vllm:admission_rejections_total", {{"reason", "num_queued_tokens"}},
               count(stats.rejected_queue_tokens));
-  out->Counter("vllm:spec_decode_num_drafts", "Rows that verified drafts.",
-               count(stats.spec_drafts));
-  out->Counter("vllm:spec_decode_num_draft_tokens", "Drafts verified.",
-               count(stats.spec_draft_tokens));
-  out->Counter("vllm:spec_decode_num_accepted_tokens", "Drafts accepted.",
-               count(stats.spec_accepted_tokens));
-  out->Family("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
-              "Drafts accepted by their place in the proposal.");
-  for (size_t i = 0; i < stats.spec_accepted_per_position.size(); ++i) {
-    out->Sample("vllm:spec_decode_num_accepted_tokens_per_pos_total",
-                {{"position", Format("{}", i)}}, count(stats.spec_accepted_per_position[i]));
-  }
+  RenderSpeculation(stats, out);
   for (const HistogramSnapshot& histogram : stats.histograms) {
     out->Histogram("vllm:" + histogram.name, histogram);
     if (histogram.name == "inter_token_latency_seconds") {

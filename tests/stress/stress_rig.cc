@@ -1,5 +1,6 @@
 #include "tests/stress/stress_rig.h"
 
+#include <algorithm>
 #include <bit>
 #include <set>
 #include <utility>
@@ -16,6 +17,7 @@ namespace {
 constexpr int kMaxModelLen = 512;
 constexpr int kSlots = 16;
 constexpr int kPreemptAfter = 5;
+constexpr int kSnapshots = 24;
 
 const StressMode kModes[] = {
     {.name = "overlap", .overlap = true},
@@ -144,8 +146,13 @@ class Rig {
     config.num_blocks = mode.num_blocks;
     config.block_tokens = mode.block_size;
     config.eos_ids = model->model->info().eos_ids;
-    config.prefix_caching = !model->model->cache_layout().has_state();
     config.draft_tokens_max = mode.drafting == Drafting::kNone ? 0 : mode.drafts_max;
+    const CacheLayout& layout = model->model->cache_layout();
+    if (layout.has_state()) {
+      config.has_state = true;
+      config.state_snapshots = kSnapshots;
+      config.draft_tokens_max = std::min(config.draft_tokens_max, layout.rollback_max);
+    }
     Result<std::unique_ptr<ModelRunner>> runner =
         ModelRunner::Create(model->model.get(), model->backend.get(),
                             {.num_slots = kSlots,
@@ -154,6 +161,7 @@ class Rig {
                              .block_tokens = config.block_tokens,
                              .num_blocks = config.num_blocks,
                              .draft_tokens_max = config.draft_tokens_max,
+                             .state_snapshots = config.state_snapshots,
                              .test = mode.test},
                             MakeDrafter(model, mode, std::move(texts)));
     DI_CHECK(runner.ok(), "{}", runner.status().message());
