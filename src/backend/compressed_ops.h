@@ -96,6 +96,14 @@ constexpr int EntryRow(int entry, int ratio) {
 // Elements of a stored row of `dim`.
 constexpr int EntryElements(int dim) { return (dim + 15) / 16 * 16; }
 
+// The neighbouring tokens (t, t + 1) of a step as a step of their own, for a draft layer that takes
+// the streams of t and the embedding of t + 1: position of t, id of t + 1. A row's first pair
+// starts at the token before the step, if there is one.
+struct PairStep {
+  StepInput step;
+  const int32_t* source = nullptr;  // [tokens] t in the step, -1: before it; nullptr: all before it
+};
+
 class CompressedOps {
  public:
   virtual ~CompressedOps() = default;
@@ -111,6 +119,19 @@ class CompressedOps {
   // Attends, then writes the step's last rows into the ring.
   virtual void Attend(const StepInput& step, const WindowAttentionSpec& spec,
                       const WindowAttentionArgs& args) = 0;
+  // Norms, rotates and rounds kv rows and writes them into the ring, nothing else.
+  virtual void StoreWindow(const StepInput& step, const WindowAttentionSpec& spec, float* kv) = 0;
+
+  // Valid until the next call.
+  virtual PairStep TakePairs(const StepInput& step) = 0;
+  // out [pairs, width] = rows of x [tokens of the step, width] by source, or of the ring (float32).
+  virtual void GatherPairs(const PairStep& pairs, const WindowRing& ring, int64_t width,
+                           const float* x, float* out) = 0;
+  // The last rows of x into the ring.
+  virtual void StorePairs(const StepInput& step, const WindowRing& ring, int64_t width,
+                          const float* x) = 0;
+  // x[t, i] += row[t] for every stream i.
+  virtual void AddToStreams(const StreamShape& shape, const float* row, float* x) = 0;
 };
 
 }  // namespace deepinfer

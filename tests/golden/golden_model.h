@@ -43,6 +43,8 @@ class GoldenModel {
                                                    const BackendOptions& options,
                                                    TieOrder ties = TieOrder::kProduct);
   int vocab() const { return model_->info().vocab; }
+  Model& model() { return *model_; }
+  Backend& backend() { return *backend_; }
   std::vector<CaseOutput> Run(const std::vector<GoldenCase>& cases, const RunMode& mode);
 
  private:

@@ -24,6 +24,21 @@ class TiedChoice final : public CompressedOps {
               const WindowAttentionArgs& args) override {
     real_->Attend(step, spec, args);
   }
+  void StoreWindow(const StepInput& step, const WindowAttentionSpec& spec, float* kv) override {
+    real_->StoreWindow(step, spec, kv);
+  }
+  PairStep TakePairs(const StepInput& step) override { return real_->TakePairs(step); }
+  void GatherPairs(const PairStep& pairs, const WindowRing& ring, int64_t width, const float* x,
+                   float* out) override {
+    real_->GatherPairs(pairs, ring, width, x, out);
+  }
+  void StorePairs(const StepInput& step, const WindowRing& ring, int64_t width,
+                  const float* x) override {
+    real_->StorePairs(step, ring, width, x);
+  }
+  void AddToStreams(const StreamShape& shape, const float* row, float* x) override {
+    real_->AddToStreams(shape, row, x);
+  }
   void ChooseEntries(const StepInput& step, const EntryChoiceSpec& spec, float* q,
                      const float* weight, int32_t* selected, int32_t* count) override {
     real_->ChooseEntries(step, spec, q, weight, selected, count);

@@ -18,6 +18,7 @@
 #include "tensor/dequantize.h"
 #include "tensor/safetensors.h"
 #include "tests/golden/golden_model.h"
+#include "tests/harness/host_rows.h"
 
 namespace deepinfer {
 namespace {
@@ -256,14 +257,49 @@ TEST(ReleasedFormat, DeepseekV4RefusesExpertsThatAreNotThere) {
 // A small DeepSeek V4 as the release stores one: FP8 and FP4 with exponents, no transformers names.
 class ReleasedV4 {
  public:
-  explicit ReleasedV4(const Json& config) {
+  enum class Draft { kNone, kRandom };
+  explicit ReleasedV4(const Json& config, Draft draft = Draft::kNone) {
     Plain("embed.weight", {64, 64}, 1.0F);
     for (int layer = 0; layer < 3; ++layer) AddLayer(Format("layers.{}.", layer), layer);
-    Hyper("hc_head_", 4, 1);
-    Plain("norm.weight", {64}, 1.0F);
+    AddHead("");
     Plain("head.weight", {64, 64}, 0.3F);
     Plain("mtp.0.enorm.weight", {64}, 1.0F);
+    if (draft == Draft::kRandom) {
+      Plain("mtp.0.hnorm.weight", {64}, 1.0F);
+      Fp8("mtp.0.e_proj", 64, 64);
+      Fp8("mtp.0.h_proj", 64, 64);
+      AddLayer("mtp.0.", kDraftLayer);
+      AddHead("mtp.0.");
+    }
     variant_ = std::make_unique<Variant>(config, tensors_);
+  }
+  // One layer, and a draft layer of the same weights that copies the embedding of the next token
+  // into every stream: it says what the model would of the text without its first token.
+  static ReleasedV4 Echo() {
+    Json config = Config();
+    config.Set("num_hidden_layers", Json::Int(1));
+    config.Set("num_hash_layers", Json::Int(0));
+    config.Set("quantization_config", Json());
+    ReleasedV4 echo;
+    std::vector<float> signs;
+    for (int i = 0; i < 64 * 64; ++i) signs.push_back(echo.Next() > 0.0F ? 1.0F : -1.0F);
+    echo.tensors_.push_back({"embed.weight", "F32", {64, 64}, BytesOf(signs)});
+    for (const char* at : {"layers.0.", "mtp.0."}) {
+      echo.state_ = 7;
+      echo.AddLayer(at, kDraftLayer);
+      echo.AddHead(std::string_view(at) == "mtp.0." ? at : "");
+    }
+    echo.Plain("head.weight", {64, 64}, 0.3F);
+    std::vector<float> identity(64 * 64, 0.0F);
+    for (size_t i = 0; i < 64; ++i) identity[i * 65] = 1.0F;
+    const std::vector<float> zeros(64 * 64, 0.0F);
+    const std::vector<float> ones(64, 1.0F);
+    echo.tensors_.push_back({"mtp.0.e_proj.weight", "F32", {64, 64}, BytesOf(identity)});
+    echo.tensors_.push_back({"mtp.0.h_proj.weight", "F32", {64, 64}, BytesOf(zeros)});
+    echo.tensors_.push_back({"mtp.0.enorm.weight", "F32", {64}, BytesOf(ones)});
+    echo.tensors_.push_back({"mtp.0.hnorm.weight", "F32", {64}, BytesOf(ones)});
+    echo.variant_ = std::make_unique<Variant>(config, echo.tensors_);
+    return echo;
   }
   static Json Config() {
     Result<Json> json = Json::Parse(
@@ -275,6 +311,7 @@ class ReleasedV4 {
             "num_experts_per_tok":2,"moe_intermediate_size":32,"num_hash_layers":1,
             "routed_scaling_factor":1.5,"max_position_embeddings":4096,
             "rope_scaling":{"type":"yarn","factor":16,"original_max_position_embeddings":64},
+            "num_nextn_predict_layers":1,
             "quantization_config":{"quant_method":"fp8"},"eos_token_id":1})");
     DI_CHECK(json.ok(), "{}", json.status().message());
     return std::move(json).value();
@@ -286,6 +323,9 @@ class ReleasedV4 {
   }
 
  private:
+  static constexpr int kDraftLayer = 9;  // sees its window alone, chooses experts by score
+
+  ReleasedV4() = default;
   float Next() {
     state_ = state_ * 1664525U + 1013904223U;
     return static_cast<float>(state_ >> 8) * 0x1p-23F - 1.0F;
@@ -325,6 +365,10 @@ class ReleasedV4 {
     Plain(at + "fn", {coefficients, 256}, 0.1F);
     Plain(at + "base", {coefficients}, 1.0F);
     Plain(at + "scale", {scales}, 1.0F);
+  }
+  void AddHead(const std::string& at) {
+    Hyper(at + "hc_head_", 4, 1);
+    Plain(at + "norm.weight", {64}, 1.0F);
   }
   void Compressor(const std::string& at, int64_t ratio, int64_t width, int64_t dim) {
     Plain(at + "wkv.weight", {width, 64}, 0.3F);
@@ -424,6 +468,92 @@ TEST(ReleasedFormat, DeepseekV4RoundsOnlyWhereTheConfigurationSaysSo) {
   }
   EXPECT_GT(difference, 1e-8 * size);
   EXPECT_LT(difference, 0.05 * size);
+}
+
+// Text that is run in pieces, each after a run with wrong tokens behind it that is taken back, and
+// the draft that follows.
+std::vector<float> DraftLogits(GoldenModel* golden, const std::vector<int32_t>& text,
+                               int32_t anchor, int chunk, int rejected) {
+  Model& model = golden->model();
+  model.EnableDrafting();
+  HostRows rows(&golden->backend(), model.cache_layout(), 2, 160);
+  const auto length = static_cast<int>(text.size());
+  StepInput step;
+  for (int start = 0; start < length; start += chunk) {
+    const auto begin = text.begin() + start;
+    const int count = std::min(chunk, length - start);
+    std::vector<int32_t> tokens(begin, begin + count);
+    if (rejected > 0) {  // run wrong tokens first
+      std::vector<int32_t> wrong = tokens;
+      for (int i = 0; i < rejected; ++i) wrong.push_back(i + 1);
+      const HostRows::Query query{.sequence = 1, .start = start, .tokens = wrong};
+      model.Forward(rows.Step({&query, 1}));
+    }
+    const HostRows::Query query{.sequence = 1, .start = start, .tokens = tokens};
+    step = rows.Step({&query, 1});
+    model.Forward(step);
+  }
+  std::vector<float> logits(static_cast<size_t>(golden->vocab()));
+  const int32_t slot = 1;
+  DraftInput input{.rows = 1, .anchor = &anchor, .position = &length, .slot = &slot};
+  input.cache_slots = step.cache_slots;
+  input.layout = step.layout;
+  input.choose = [](void* context, int, int, float* of_row) {
+    std::vector<float>& to = *static_cast<std::vector<float>*>(context);
+    std::copy(of_row, of_row + to.size(), to.begin());
+    return int32_t{3};
+  };
+  input.context = &logits;
+  int32_t token = -1;
+  float confidence = 1.0F;
+  model.DraftBlock(input, {.token = &token, .confidence = &confidence});
+  EXPECT_EQ(token, 3);
+  return logits;
+}
+
+std::vector<int32_t> SomeText(int length) {
+  std::vector<int32_t> text;
+  for (int i = 0; i < length; ++i) text.push_back((i * 11 + i / 3) % 64);
+  return text;
+}
+
+TEST(ReleasedFormat, DeepseekV4DraftsWhateverTheChunks) {
+  const ReleasedV4 released(ReleasedV4::Config(), ReleasedV4::Draft::kRandom);
+  const auto model = released.Open(ComputeDtype::kAuto);
+  ASSERT_EQ(model->model().draft_info().block, 1);
+  for (const int length : {1, 2, 40}) {
+    const std::vector<int32_t> text = SomeText(length);
+    const std::vector<float> whole = DraftLogits(model.get(), text, 5, 1000, 0);
+    for (const auto& [chunk, rejected] : {std::pair{1, 0}, {7, 0}, {1, 3}, {5, 11}}) {
+      const std::vector<float> other = DraftLogits(model.get(), text, 5, chunk, rejected);
+      EXPECT_EQ(memcmp(whole.data(), other.data(), whole.size() * sizeof(float)), 0)
+          << length << " tokens in chunks of " << chunk << ", " << rejected << " taken back";
+    }
+  }
+}
+
+TEST(ReleasedFormat, DeepseekV4DraftLayerIsABlockOverTheNextToken) {
+  const ReleasedV4 echo = ReleasedV4::Echo();
+  const auto model = echo.Open(ComputeDtype::kFloat32);
+  const std::vector<int32_t> text = SomeText(30);
+  const int32_t anchor = 5;
+  const std::vector<float> got = DraftLogits(model.get(), text, anchor, 4, 0);
+  std::vector<GoldenCase> cases(1);
+  cases[0].prompt.assign(text.begin() + 1, text.end());
+  cases[0].prompt.push_back(anchor);
+  cases[0].greedy.resize(1);
+  const std::vector<float> all = model->Run(cases, {})[0].logits;
+  ASSERT_EQ(all.size() % got.size(), 0U);
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_NEAR(got[i], all[all.size() - got.size() + i], 2e-4) << "id " << i;
+  }
+}
+
+TEST(ReleasedFormat, DeepseekV4WithoutDraftTensorsSaysSo) {
+  const ReleasedV4 released(ReleasedV4::Config());
+  const auto model = released.Open(ComputeDtype::kAuto);
+  EXPECT_EQ(model->model().draft_info().block, 0);
+  EXPECT_NE(model->model().draft_info().note.find("mtp.0"), std::string::npos);
 }
 
 TEST(DeepseekConfig, BothSpellingsOfV4) {

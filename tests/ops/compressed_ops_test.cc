@@ -41,6 +41,8 @@ std::vector<Shape> Shapes() {
       {3, 20, 6, 8, 4, Reach::kWindowBefore, 2, 12, 3},
       {4, 32, 8, 16, 32, Reach::kOwnWindow},
       {2, 16, 4, 5, 2, Reach::kOwnWindow, 3, 8, 6, {1, 33}, 32},
+      // More heads than one item takes for few tokens.
+      {21, 16, 4, 6, 4, Reach::kWindowBefore, 2, 8, 4, {1, 50}},
   };
 }
 

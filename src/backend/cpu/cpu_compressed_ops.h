@@ -2,6 +2,9 @@
 // thread.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "backend/compressed_ops.h"
 #include "backend/cpu/compressor_stage.h"
 #include "backend/cpu/cpu_context.h"
@@ -27,12 +30,25 @@ class CpuCompressedOps final : public CompressedOps {
               const WindowAttentionArgs& args) override {
     attention_.Run(step, spec, args);
   }
+  void StoreWindow(const StepInput& step, const WindowAttentionSpec& spec, float* kv) override {
+    attention_.Store(step, spec, kv);
+  }
+  PairStep TakePairs(const StepInput& step) override;
+  void GatherPairs(const PairStep& pairs, const WindowRing& ring, int64_t width, const float* x,
+                   float* out) override;
+  void StorePairs(const StepInput& step, const WindowRing& ring, int64_t width,
+                  const float* x) override;
+  void AddToStreams(const StreamShape& shape, const float* row, float* x) override;
 
  private:
   const CpuContext* context_;
   CompressorStage compressor_;
   EntryChoiceStage choice_;
   WindowAttentionStage attention_;
+
+  // TakePairs: the arrays of the sub-step.
+  std::vector<int32_t> source_, token_, position_, token_row_, query_start_;
+  std::vector<TokenKind> kind_;
 };
 
 }  // namespace deepinfer::cpu

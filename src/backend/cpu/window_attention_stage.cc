@@ -58,8 +58,8 @@ void WindowAttentionStage::PrepareToken(const StepInput& step, const WindowAtten
   const RowKernels& kernels = *context_->rows;
   const int half = spec.rope.dim / 2;
   const int tail = spec.head_dim - spec.rope.dim;
-  float* q = args.q + int64_t{token} * spec.heads * spec.head_dim;
-  for (int head = 0; head < spec.heads; ++head, q += spec.head_dim) {
+  float* q = args.q != nullptr ? args.q + int64_t{token} * spec.heads * spec.head_dim : nullptr;
+  for (int head = 0; q != nullptr && head < spec.heads; ++head, q += spec.head_dim) {
     if (spec.query_norm == WindowAttentionSpec::QueryNorm::kRms) {
       kernels.rms_norm(q, ones_.data(), spec.head_dim, spec.norm_eps, q);
     }
@@ -184,19 +184,34 @@ void WindowAttentionStage::WriteRing(const StepInput& step, const WindowAttentio
   }
 }
 
+void WindowAttentionStage::Begin(const StepInput& step, const WindowAttentionSpec& spec) {
+  const int tokens = step.shape.num_tokens;
+  dim_ = EntryElements(spec.head_dim);
+  element_ = context_->float32 ? 4 : 2;
+  if (ones_.size() < static_cast<size_t>(spec.head_dim)) {
+    ones_.resize(static_cast<size_t>(spec.head_dim), 1.0F);
+  }
+  rope_.Prepare(context_->pool.get(), step.position, tokens, spec.rope.inv_freq, spec.rope.dim / 2,
+                1.0F);
+  const size_t step_bytes = static_cast<size_t>(int64_t{tokens} * dim_ * element_);
+  if (step_rows_.size() < step_bytes) step_rows_.resize(step_bytes);
+}
+
+void WindowAttentionStage::Store(const StepInput& step, const WindowAttentionSpec& spec,
+                                 float* kv) {
+  Begin(step, spec);
+  const WindowAttentionArgs args{.kv = kv};
+  context_->pool->Run(step.shape.num_tokens,
+                      [&](int token, int) { PrepareToken(step, spec, args, token); });
+  context_->pool->Run(step.shape.num_rows, [&](int row, int) { WriteRing(step, spec, row); });
+}
+
 void WindowAttentionStage::Run(const StepInput& step, const WindowAttentionSpec& spec,
                                const WindowAttentionArgs& args) {
   const int tokens = step.shape.num_tokens;
   ComputePool* pool = context_->pool.get();
-  dim_ = EntryElements(spec.head_dim);
-  element_ = context_->float32 ? 4 : 2;
+  Begin(step, spec);
   const int64_t row_bytes = int64_t{dim_} * element_;
-  if (ones_.size() < static_cast<size_t>(spec.head_dim)) {
-    ones_.resize(static_cast<size_t>(spec.head_dim), 1.0F);
-  }
-  rope_.Prepare(pool, step.position, tokens, spec.rope.inv_freq, spec.rope.dim / 2, 1.0F);
-  const size_t step_bytes = static_cast<size_t>(tokens * row_bytes);
-  if (step_rows_.size() < step_bytes) step_rows_.resize(step_bytes);
   pool->Run(tokens, [&](int token, int) { PrepareToken(step, spec, args, token); });
 
   const int few = std::min(spec.heads, kHeadsFew);

@@ -17,10 +17,13 @@ class WindowAttentionStage {
  public:
   explicit WindowAttentionStage(const CpuContext* context) : context_(context) {}
   void Run(const StepInput& step, const WindowAttentionSpec& spec, const WindowAttentionArgs& args);
+  // Writes rows into the ring without attending.
+  void Store(const StepInput& step, const WindowAttentionSpec& spec, float* kv);
 
  private:
   struct Workspace;  // of one thread
 
+  void Begin(const StepInput& step, const WindowAttentionSpec& spec);
   void PrepareToken(const StepInput& step, const WindowAttentionSpec& spec,
                     const WindowAttentionArgs& args, int token) const;
   // Heads [head, head + heads) of a token.

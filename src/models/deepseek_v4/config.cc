@@ -36,6 +36,7 @@ void ReadShape(ConfigReader* reader, DeepseekV4Config* c) {
   c->streams = static_cast<int>(reader->IntOr("hc_mult", 4, 1, kStreamsMax));
   c->sinkhorn_iterations = static_cast<int>(reader->IntOr("hc_sinkhorn_iters", 20, 1, 1'000));
   c->hc_eps = static_cast<float>(reader->NumberOr("hc_eps", 1e-6, 0.0, 1.0));
+  c->draft_layers = static_cast<int>(reader->IntOr("num_nextn_predict_layers", 0, 0, kLayersMax));
   reader->Only("hidden_act", "silu");
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     if (reader->BoolOr(key, false)) {

@@ -49,6 +49,7 @@ struct DeepseekV4Config {
   float gate_limit = 0.0F;  // 0: none
   int streams = 0;
   int sinkhorn_iterations = 0;
+  int draft_layers = 0;  // that the configuration names; the first is run if it is there
   float hc_eps = 1e-6F;
   float norm_eps = 1e-6F;
   Rounding rounding = Rounding::kNone;

@@ -87,11 +87,19 @@ void DeepseekV4Model::AddCompressedGroups(Past past, int ratio) {
 
 void DeepseekV4Model::LayOutCache() {
   layout_.rollback_max = kRollbackMax;
+  const int64_t streams = int64_t{config_.streams} * config_.hidden;
   layout_.state.push_back(
       {.name = "window",
-       .layers = config_.layers,
+       .layers = config_.layers + (weights_.draft != nullptr ? 1 : 0),
        .positions = config_.window - 1 + kRollbackMax,
        .position_bytes = int64_t{EntryElements(config_.head_dim)} * backend_->kv_element_bytes()});
+  if (weights_.draft != nullptr) {
+    draft_ring_ = static_cast<int>(layout_.state.size());
+    layout_.state.push_back({.name = "draft streams",
+                             .layers = 1,
+                             .positions = 1 + kRollbackMax,
+                             .position_bytes = streams * static_cast<int64_t>(sizeof(float))});
+  }
   places_.resize(config_.layer.size());
   int chosen = 0;
   int every = 0;
@@ -121,7 +129,7 @@ void DeepseekV4Model::CreateActivations() {
     }
   };
   std::vector<const Weight*> mixers = {weights_.head_hyper.fn.get()};
-  for (const DeepseekV4Layer& layer : weights_.layers) {
+  const auto add_layer = [&](const DeepseekV4Layer& layer) {
     mixers.push_back(layer.attn_hyper.fn.get());
     mixers.push_back(layer.ffn_hyper.fn.get());
     add({layer.q_a.get(), layer.kv.get(), layer.q_b.get(), layer.o_b.get()});
@@ -130,6 +138,12 @@ void DeepseekV4Model::CreateActivations() {
     add({layer.index_q.get(), layer.index_weights.get()});
     add({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
     add({layer.shared_gate.get(), layer.shared_up.get(), layer.shared_down.get()});
+  };
+  for (const DeepseekV4Layer& layer : weights_.layers) add_layer(layer);
+  if (weights_.draft != nullptr) {
+    add_layer(weights_.draft->layer);
+    add({weights_.draft->token_proj.get(), weights_.draft->stream_proj.get()});
+    mixers.push_back(weights_.draft->head_hyper.fn.get());
   }
   std::map<int64_t, Activation*> inputs;
   const auto create = [&](int64_t cols, std::span<const Weight* const> of) {
@@ -182,33 +196,48 @@ TailRope DeepseekV4Model::RopeOf(const DeepseekV4Config::Layer& kind) const {
   return {.inv_freq = rope.inv_freq.data(), .dim = config_.rope_dim};
 }
 
+DeepseekV4Model::LayerRef DeepseekV4Model::Layer(int index) const {
+  const auto at = static_cast<size_t>(index);
+  return {&weights_.layers[at], config_.layer[at], places_[at]};
+}
+
 const float* DeepseekV4Model::Forward(const StepInput& step) {
   const int tokens = step.shape.num_tokens;
   ReserveBuffers(tokens);
   backend_->Embed(weights_.embedding_or_head(), step.token, tokens, u_.data());
   backend_->sparse_ops()->StartStreams(Shape(tokens), u_.data(), x_.data(), pre_.data());
-  for (int i = 0; i < config_.layers; ++i) {
-    const DeepseekV4Layer& layer = weights_.layers[static_cast<size_t>(i)];
-    EnterSite(layer.attn_hyper, layer.attn_norm.get(), tokens);
-    RunAttention(step, i);
-    LeaveSite(tokens);
-    EnterSite(layer.ffn_hyper, layer.ffn_norm.get(), tokens);
-    RunExperts(step, layer, config_.layer[static_cast<size_t>(i)]);
-    LeaveSite(tokens);
-  }
+  for (int i = 0; i < config_.layers; ++i) RunLayer(step, Layer(i));
+  if (drafting_) FillDraftRings(step);
+  CollapseStreams(weights_.head_hyper, tokens);
+  return u_.data();
+}
+
+void DeepseekV4Model::RunLayer(const StepInput& step, const LayerRef& layer) {
+  const int tokens = step.shape.num_tokens;
+  EnterSite(layer.weights->attn_hyper, layer.weights->attn_norm.get(), tokens);
+  ProjectInputs(*layer.weights, tokens);
+  RunCompressors(step, layer);
+  AttendAndProject(step, layer);
+  LeaveSite(tokens);
+  EnterSite(layer.weights->ffn_hyper, layer.weights->ffn_norm.get(), tokens);
+  RunExperts(step, layer);
+  LeaveSite(tokens);
+}
+
+// The streams to one row of u.
+void DeepseekV4Model::CollapseStreams(const HyperWeights& hyper, int tokens) {
   backend_->NormQuantize(x_.data(), nullptr, tokens, nullptr, 0.0F, streams_input_);
-  const Weight* fn[] = {weights_.head_hyper.fn.get()};
+  const Weight* fn[] = {hyper.fn.get()};
   float* raw[] = {raw_.data()};
   backend_->Linear({.input = streams_input_, .rows = tokens, .weights = fn, .outputs = raw});
   backend_->compressed_ops()->CollapseHead({.shape = Shape(tokens),
                                             .x = x_.data(),
                                             .raw = raw_.data(),
-                                            .base = weights_.head_hyper.base.get(),
-                                            .scale = weights_.head_hyper.scale.get(),
+                                            .base = hyper.base.get(),
+                                            .scale = hyper.scale.get(),
                                             .norm_eps = config_.norm_eps,
                                             .hc_eps = config_.hc_eps,
                                             .out = u_.data()});
-  return u_.data();
 }
 
 // The coefficients of a site from the streams, and the streams collapsed, as the block's input.
@@ -262,11 +291,11 @@ void DeepseekV4Model::ProjectInputs(const DeepseekV4Layer& layer, int tokens) {
 }
 
 // A step's entries are there before its queries look at them.
-void DeepseekV4Model::RunCompressors(const StepInput& step, int index) {
-  const DeepseekV4Config::Layer& kind = config_.layer[static_cast<size_t>(index)];
+void DeepseekV4Model::RunCompressors(const StepInput& step, const LayerRef& ref) {
+  const DeepseekV4Config::Layer& kind = ref.kind;
   if (kind.past == Past::kNone) return;
-  const DeepseekV4Layer& layer = weights_.layers[static_cast<size_t>(index)];
-  const Place& place = places_[static_cast<size_t>(index)];
+  const DeepseekV4Layer& layer = *ref.weights;
+  const Place& place = ref.place;
   const bool chosen = kind.past == Past::kChosen;
   const bool rounded = config_.rounding == Rounding::kAsTrained;
   CompressedOps* ops = backend_->compressed_ops();
@@ -308,12 +337,10 @@ void DeepseekV4Model::RunCompressors(const StepInput& step, int index) {
                      selected_count_.data());
 }
 
-void DeepseekV4Model::AttendAndProject(const StepInput& step, int index) {
-  const DeepseekV4Config::Layer& kind = config_.layer[static_cast<size_t>(index)];
-  const DeepseekV4Layer& layer = weights_.layers[static_cast<size_t>(index)];
-  const Place& place = places_[static_cast<size_t>(index)];
-  const bool chosen = kind.past == Past::kChosen;
-  const int tokens = step.shape.num_tokens;
+WindowAttentionSpec DeepseekV4Model::WindowOf(const LayerRef& ref) const {
+  const DeepseekV4Config::Layer& kind = ref.kind;
+  const DeepseekV4Layer& layer = *ref.weights;
+  const Place& place = ref.place;
   WindowAttentionSpec spec{
       .heads = config_.heads,
       .head_dim = config_.head_dim,
@@ -330,30 +357,33 @@ void DeepseekV4Model::AttendAndProject(const StepInput& step, int index) {
       .ratio = kind.ratio,
   };
   if (kind.past != Past::kNone) {
+    const bool chosen = kind.past == Past::kChosen;
     spec.entries = {chosen ? chosen_.history : every_.history, place.entries};
   }
-  backend_->compressed_ops()->Attend(step, spec,
+  return spec;
+}
+
+void DeepseekV4Model::AttendAndProject(const StepInput& step, const LayerRef& layer) {
+  const int tokens = step.shape.num_tokens;
+  const bool chosen = layer.kind.past == Past::kChosen;
+  backend_->compressed_ops()->Attend(step, WindowOf(layer),
                                      {.q = q_.data(),
                                       .kv = kv_.data(),
                                       .selected = chosen ? selected_.data() : nullptr,
                                       .selected_count = chosen ? selected_count_.data() : nullptr,
                                       .selected_stride = config_.index_top_k,
                                       .out = attention_.data()});
-  backend_->sparse_ops()->GroupedLinear(
-      {.x = attention_.data(), .rows = tokens, .weight = layer.o_a.get(), .out = o_input_});
-  const Weight* o[] = {layer.o_b.get()};
+  backend_->sparse_ops()->GroupedLinear({.x = attention_.data(),
+                                         .rows = tokens,
+                                         .weight = layer.weights->o_a.get(),
+                                         .out = o_input_});
+  const Weight* o[] = {layer.weights->o_b.get()};
   float* out[] = {y_.data()};
   backend_->Linear({.input = o_input_, .rows = tokens, .weights = o, .outputs = out});
 }
 
-void DeepseekV4Model::RunAttention(const StepInput& step, int index) {
-  ProjectInputs(weights_.layers[static_cast<size_t>(index)], step.shape.num_tokens);
-  RunCompressors(step, index);
-  AttendAndProject(step, index);
-}
-
-void DeepseekV4Model::RunExperts(const StepInput& step, const DeepseekV4Layer& layer,
-                                 const DeepseekV4Config::Layer& kind) {
+void DeepseekV4Model::RunExperts(const StepInput& step, const LayerRef& ref) {
+  const DeepseekV4Layer& layer = *ref.weights;
   const int tokens = step.shape.num_tokens;
   if (layer.shared_gate != nullptr) {
     const Weight* gate_up[] = {layer.shared_gate.get(), layer.shared_up.get()};
@@ -375,7 +405,7 @@ void DeepseekV4Model::RunExperts(const StepInput& step, const DeepseekV4Layer& l
                      .bias = layer.router_bias.get(),
                      .normalize_eps = kRoutingEps,
                      .scale = config_.routed_scale};
-  if (kind.hashed) {
+  if (ref.kind.hashed) {
     routing.token_experts = layer.token_experts.data();
     routing.token = step.token;
   }

@@ -25,6 +25,9 @@ class DeepseekV4Model final : public Model {
   const CacheLayout& cache_layout() const override { return layout_; }
   const float* Forward(const StepInput& step) override;
   void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) override;
+  DraftInfo draft_info() const override;
+  void EnableDrafting() override { drafting_ = weights_.draft != nullptr; }
+  void DraftBlock(const DraftInput& input, const DraftOutput& output) override;
 
  private:
   // Where a layer keeps its rows.
@@ -36,6 +39,13 @@ class DeepseekV4Model final : public Model {
     int keys = 0;
   };
 
+  // A layer with everything that tells it from others.
+  struct LayerRef {
+    const DeepseekV4Layer* weights = nullptr;
+    DeepseekV4Config::Layer kind;
+    Place place;
+  };
+
   DeepseekV4Model(const Checkpoint& checkpoint, Backend* backend, DeepseekV4Config config,
                   DeepseekV4Weights weights);
   void LayOutCache();
@@ -44,12 +54,20 @@ class DeepseekV4Model final : public Model {
   void ReserveBuffers(int tokens);
   void EnterSite(const HyperWeights& hyper, const Weight* norm, int tokens);
   void LeaveSite(int tokens);
-  void RunAttention(const StepInput& step, int layer);
+  LayerRef Layer(int index) const;
+  LayerRef DraftLayer() const;
+  void RunLayer(const StepInput& step, const LayerRef& layer);
   void ProjectInputs(const DeepseekV4Layer& layer, int tokens);
-  void RunCompressors(const StepInput& step, int layer);
-  void AttendAndProject(const StepInput& step, int layer);
-  void RunExperts(const StepInput& step, const DeepseekV4Layer& layer,
-                  const DeepseekV4Config::Layer& kind);
+  void RunCompressors(const StepInput& step, const LayerRef& layer);
+  void AttendAndProject(const StepInput& step, const LayerRef& layer);
+  void RunExperts(const StepInput& step, const LayerRef& layer);
+  WindowAttentionSpec WindowOf(const LayerRef& layer) const;
+  void CollapseStreams(const HyperWeights& hyper, int tokens);
+
+  // The draft layer (model_draft.cc). Its streams and rows stand in for the model's while it runs.
+  void MixPairs(const PairStep& pairs);
+  void FillDraftRings(const StepInput& step);
+  StepInput AnchorStep(const DraftInput& input);
   TailRope RopeOf(const DeepseekV4Config::Layer& kind) const;
   StreamShape Shape(int tokens) const {
     return {.rows = tokens, .streams = config_.streams, .hidden = config_.hidden};
@@ -66,6 +84,8 @@ class DeepseekV4Model final : public Model {
     int history = 0;
   };
   int window_ring_ = 0;
+  int draft_ring_ = 0;  // of streams
+  bool drafting_ = false;
   Groups chosen_, every_, keys_;
   DeepseekV4Weights weights_;
 
@@ -82,6 +102,10 @@ class DeepseekV4Model final : public Model {
   std::vector<float> low_query_, q_, kv_, attention_, ffn_;
   std::vector<float> entry_kv_, entry_gate_, key_kv_, key_gate_, index_q_, index_weight_;
   std::vector<int32_t> selected_, selected_count_;
+  // Of the draft layer: streams, collapsed rows, logits, the arrays of its step.
+  std::vector<float> draft_x_, draft_u_, draft_logits_;
+  std::vector<int32_t> anchor_position_, anchor_row_, anchor_start_;
+  std::vector<TokenKind> anchor_kind_;
 };
 
 }  // namespace deepinfer

@@ -25,12 +25,9 @@ Names NamesOf(const FamilyBinder& binder) {
 
 class LayerBinder {
  public:
-  LayerBinder(const DeepseekV4Config& config, const Names& names, FamilyBinder* binder, int index)
-      : c_(config),
-        names_(names),
-        b_(binder),
-        prefix_(Format("{}layers.{}.", names.prefix, index)),
-        kind_(config.layer[static_cast<size_t>(index)]) {}
+  LayerBinder(const DeepseekV4Config& config, const Names& names, FamilyBinder* binder,
+              std::string prefix, DeepseekV4Config::Layer kind)
+      : c_(config), names_(names), b_(binder), prefix_(std::move(prefix)), kind_(kind) {}
 
   void Bind(DeepseekV4Layer* out) {
     out->attn_hyper = Hyper(prefix_ + "hc_attn_", c_.streams * (c_.streams + 2), 3);
@@ -134,6 +131,19 @@ class LayerBinder {
   DeepseekV4Config::Layer kind_;
 };
 
+void BindDraft(const DeepseekV4Config& c, const Names& names, FamilyBinder* binder,
+               DeepseekV4Draft* out) {
+  const std::string at = "mtp.0.";
+  out->token_norm = binder->Vector(at + "enorm.weight", c.hidden);
+  out->token_proj = binder->Matrix(at + "e_proj", c.hidden, c.hidden);
+  out->stream_norm = binder->Vector(at + "hnorm.weight", c.hidden);
+  out->stream_proj = binder->Matrix(at + "h_proj", c.hidden, c.hidden);
+  LayerBinder layer(c, names, binder, at, {});
+  layer.Bind(&out->layer);
+  out->head_hyper = layer.Hyper(at + "hc_head_", c.streams, 1);
+  out->output_norm = binder->Vector(at + "norm.weight", c.hidden);
+}
+
 Status BindAll(const DeepseekV4Config& c, const ModelConfig& facts, FamilyBinder* binder,
                DeepseekV4Weights* out) {
   const Names names = NamesOf(*binder);
@@ -142,12 +152,18 @@ Status BindAll(const DeepseekV4Config& c, const ModelConfig& facts, FamilyBinder
   }
   out->layers.resize(static_cast<size_t>(c.layers));
   for (int i = 0; i < c.layers; ++i) {
-    LayerBinder(c, names, binder, i).Bind(&out->layers[static_cast<size_t>(i)]);
+    const auto at = static_cast<size_t>(i);
+    LayerBinder(c, names, binder, Format("{}layers.{}.", names.prefix, i), c.layer[at])
+        .Bind(&out->layers[at]);
   }
-  out->head_hyper = LayerBinder(c, names, binder, 0).Hyper(names.head_hyper, c.streams, 1);
+  out->head_hyper = LayerBinder(c, names, binder, "", {}).Hyper(names.head_hyper, c.streams, 1);
   out->output_norm = binder->Vector(names.prefix + "norm.weight", c.hidden);
   out->head = binder->Matrix(facts.tied_head ? names.embedding : "head", c.vocab, c.hidden);
-  binder->Ignore("mtp.");  // the draft layer is not run
+  if (c.draft_layers > 0 && binder->Has("mtp.0.e_proj.weight")) {
+    out->draft = std::make_unique<DeepseekV4Draft>();
+    BindDraft(c, names, binder, out->draft.get());
+  }
+  binder->Ignore("mtp.");  // further draft layers, copies of embedding and head
   if (facts.tied_head) binder->Ignore("head.");
   return binder->Finish(facts.architecture);
 }

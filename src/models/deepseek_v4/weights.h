@@ -34,11 +34,19 @@ struct DeepseekV4Layer {
   std::unique_ptr<Weight> shared_gate, shared_up, shared_down;
 };
 
+// The layer that drafts the token after next from a token's streams and the next one.
+struct DeepseekV4Draft {
+  std::unique_ptr<Weight> token_norm, token_proj, stream_norm, stream_proj, output_norm;
+  DeepseekV4Layer layer;  // sees its window alone
+  HyperWeights head_hyper;
+};
+
 struct DeepseekV4Weights {
   std::unique_ptr<Weight> embedding;  // nullptr when the head is tied: Embed reads the head
   std::vector<DeepseekV4Layer> layers;
   HyperWeights head_hyper;
   std::unique_ptr<Weight> output_norm, head;
+  std::unique_ptr<DeepseekV4Draft> draft;  // nullptr: the checkpoint has none
   size_t packed_bytes = 0;
 
   const Weight& embedding_or_head() const { return embedding != nullptr ? *embedding : *head; }
