@@ -109,9 +109,13 @@ int RunBenchLatency(int argc, char** argv) {
   line.AddSwitch("--json", &flags.as_json, "print one JSON object");
   AddEngineFlags(&line, &options.engine);
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
+  if (const Status status = Engine::CheckConfig(options.engine); !status.ok()) {
+    return FailUsage("bench latency", status);
+  }
   if (flags.input_len < 1 || flags.output_len < 1 || flags.batch_size < 1 || flags.iterations < 1 ||
       flags.warmup < 0) {
-    return Fail("bench latency", Invalid("lengths, batch size and iterations must be 1 or more"));
+    return FailUsage("bench latency",
+                     Invalid("lengths, batch size and iterations must be 1 or more"));
   }
   Result<std::string> path = ResolveModelPath(flags.model);
   if (!path.ok()) return Fail("bench latency", path.status());

@@ -79,10 +79,14 @@ int RunBenchThroughput(int argc, char** argv) {
   line.AddSwitch("--json", &flags.as_json, "print one JSON object");
   AddEngineFlags(&line, &options.engine);
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
+  if (const Status status = Engine::CheckConfig(options.engine); !status.ok()) {
+    return FailUsage("bench throughput", status);
+  }
   if (flags.num_prompts < 1 || flags.input_len < 1 || flags.output_len < 1 ||
       flags.prefix_len < 0) {
-    return Fail("bench throughput", Invalid("--num-prompts, --input-len and --output-len must be "
-                                            "1 or more, --prefix-len 0 or more"));
+    return FailUsage("bench throughput",
+                     Invalid("--num-prompts, --input-len and --output-len must be "
+                             "1 or more, --prefix-len 0 or more"));
   }
   Result<std::string> path = ResolveModelPath(flags.model);
   if (!path.ok()) return Fail("bench throughput", path.status());

@@ -208,12 +208,15 @@ int RunChat(int argc, char** argv) {
   SamplingFlags sampling;
   CommandLine line("deepinfer chat", "talk to a model in the terminal");
   line.Add("--model,-m,model", &model, "model name, directory or file; empty: the default model");
-  line.Add("--system,-sys", &system, "system message");
+  line.Add("--system", &system, "system message");
   sampling.AddTo(&line);
   AddEngineFlags(&line, &options.engine);
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
   Result<Json> params = sampling.ToParams();
-  if (!params.ok()) return Fail("chat", params.status());
+  if (!params.ok()) return FailUsage("chat", params.status());
+  if (const Status status = Engine::CheckConfig(options.engine); !status.ok()) {
+    return FailUsage("chat", status);
+  }
   if (params->Find("max_tokens") == nullptr) params->Set("max_tokens", Json::Int(1024));
   Result<std::string> path = ResolveModelPath(model);
   if (!path.ok()) return Fail("chat", path.status());

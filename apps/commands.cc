@@ -53,4 +53,9 @@ int Fail(const char* command, const Status& status) {
   return ExitCodeOf(status);
 }
 
+int FailUsage(const char* command, const Status& status) {
+  (void)Fail(command, status);
+  return kExitUsage;
+}
+
 }  // namespace deepinfer

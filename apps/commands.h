@@ -37,6 +37,9 @@ int ExitCodeOf(const Status& status);
 // Prints "COMMAND: error: message (param)" to stderr and returns ExitCodeOf(status).
 int Fail(const char* command, const Status& status);
 
+// The same for a flag whose value is out of range: returns kExitUsage.
+int FailUsage(const char* command, const Status& status);
+
 int RunServe(int argc, char** argv);
 int RunGenerate(int argc, char** argv);
 int RunChat(int argc, char** argv);

@@ -15,7 +15,17 @@
 namespace deepinfer {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
+// "48.0 KiB", "1.0 MiB", "23.5 GiB".
+std::string SizeText(int64_t bytes) {
+  double value = static_cast<double>(bytes) / 1024.0;
+  const char* unit = "KiB";
+  for (const char* larger : {"MiB", "GiB", "TiB"}) {
+    if (value < 1024.0) break;
+    value /= 1024.0;
+    unit = larger;
+  }
+  return Format("{:.1f} {}", value, unit);
+}
 
 std::string_view HugePageName(HugePageMode mode) {
   switch (mode) {
@@ -80,7 +90,7 @@ void PrintReport(const Json& report) {
         const Result<int64_t> bytes = inner.AsInt();
         const bool is_bytes = name.find("_bytes") != std::string::npos && bytes.ok();
         std::printf("  %-24s %s\n", name.c_str(),
-                    is_bytes ? Format("{:.1f} MiB", static_cast<double>(*bytes) / kMiB).c_str()
+                    is_bytes            ? SizeText(*bytes).c_str()
                     : inner.is_string() ? inner.string().c_str()
                                         : inner.Dump().c_str());
       }

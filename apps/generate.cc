@@ -118,11 +118,13 @@ int RunGenerate(int argc, char** argv) {
   AddEngineFlags(&line, &options.engine);
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
   if (const Status status = CheckFlags(flags); !status.ok()) {
-    (void)Fail("generate", status);
-    return kExitUsage;
+    return FailUsage("generate", status);
+  }
+  if (const Status status = Engine::CheckConfig(options.engine); !status.ok()) {
+    return FailUsage("generate", status);
   }
   Result<Json> params = sampling.ToParams();
-  if (!params.ok()) return Fail("generate", params.status());
+  if (!params.ok()) return FailUsage("generate", params.status());
   // A person who asks a question wants the whole answer; a batch keeps the documented default.
   if (!flags.prompts.empty() && params->Find("max_tokens") == nullptr) {
     params->Set("max_tokens", Json::Int(512));

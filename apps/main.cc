@@ -64,6 +64,14 @@ void OpenStandardStreams() {
   std::_Exit(kExitDevice);
 }
 
+// What was printed must have arrived for a command to have succeeded.
+int WithOutputChecked(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (code != kExitOk) return code;  // it has said why
+  std::fprintf(stderr, "deepinfer: error: standard output could not be written\n");
+  return kExitInput;
+}
+
 int Main(int argc, char** argv) {
   OpenStandardStreams();
   std::signal(SIGBUS, OnBusError);
@@ -77,18 +85,18 @@ int Main(int argc, char** argv) {
   const char* name = argv[1];
   if (std::strcmp(name, "--version") == 0 || std::strcmp(name, "version") == 0) {
     std::printf("deepinfer %s\n", kVersion);
-    return kExitOk;
+    return WithOutputChecked(kExitOk);
   }
   if (std::strcmp(name, "--help") == 0 || std::strcmp(name, "-h") == 0 ||
       std::strcmp(name, "help") == 0) {
     PrintHelp(stdout);
-    return kExitOk;
+    return WithOutputChecked(kExitOk);
   }
   for (const Command& command : Commands()) {
     if (std::strcmp(name, command.name) != 0) continue;
     std::string full_name = std::string("deepinfer ") + command.name;
     argv[1] = full_name.data();
-    return command.run(argc - 1, argv + 1);
+    return WithOutputChecked(command.run(argc - 1, argv + 1));
   }
   std::fprintf(stderr, "deepinfer: error: unknown command \"%.64s\"\n\n", name);
   PrintHelp(stderr);

@@ -107,10 +107,18 @@ Status CheckServeFlags(const ServerConfig& c) {
     return Invalid(
         Format("{} is {}; it must be in {}..{}", range.flag, range.value, range.min, range.max));
   }
+  // The resolver would take it for every address of this machine.
+  if (c.host.empty()) return Invalid("--host must not be empty; 0.0.0.0 or :: is every address");
   for (const std::string& key : c.api_keys) {
     if (key.empty()) return Invalid("--api-key must not be empty");
   }
   return {};
+}
+
+// "http://[::1]:8000"
+std::string UrlOf(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? Format("http://{}:{}", host, port)
+                                             : Format("http://[{}]:{}", host, port);
 }
 
 // Every connection needs a descriptor; the usual soft limit of 1,024 is far below what is allowed.
@@ -216,9 +224,12 @@ int RunServe(int argc, char** argv) {
   for (const std::string& warning : EnvWarnings(line.EnvironmentNames())) {
     LogWarning("{}", warning);
   }
-  if (Status status = CheckServeFlags(config); !status.ok()) {
-    Fail(kCommand, status);
-    return kExitUsage;
+  if (config.host.starts_with('[') && config.host.ends_with(']')) {
+    config.host = config.host.substr(1, config.host.size() - 2);
+  }
+  if (Status status = CheckServeFlags(config); !status.ok()) return FailUsage(kCommand, status);
+  if (Status status = Engine::CheckConfig(config.engine); !status.ok()) {
+    return FailUsage(kCommand, status);
   }
   Result<std::string> path = ResolveModelPath(config.model);
   if (!path.ok()) return Fail(kCommand, path.status());
@@ -239,7 +250,7 @@ int RunServe(int argc, char** argv) {
     events.Wake();
   });
   if (!started.ok()) return Fail(kCommand, started);
-  LogInfo("listening on http://{}:{}, loading {}", config.host, server.port(), config.model);
+  LogInfo("listening on {}, loading {}", UrlOf(config.host, server.port()), config.model);
   if (const std::optional<int> code = Serve(server, outcome, &events)) return *code;
 
   std::atomic<bool> drained{false};

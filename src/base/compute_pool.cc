@@ -287,6 +287,8 @@ ComputePool::ComputePool(int threads) : impl_(std::make_unique<Impl>(std::max(1,
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
+  // A fault of the thread's own has no other place to go: blocked, it would kill without a word.
+  for (const int fault : {SIGBUS, SIGSEGV, SIGILL, SIGFPE}) sigdelset(&all, fault);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   for (int thread = 1; thread < impl_->num_threads; ++thread) {
     impl_->helpers.emplace_back([impl = impl_.get(), thread] { impl->HelperLoop(thread); });

@@ -34,7 +34,7 @@ class Server:
     def _read_port(self):
         for line in self.process.stderr:
             self.log.append(line)
-            found = re.search(r'listening on http://[^:]+:(\d+)', line)
+            found = re.search(r'listening on http://.*:(\d+),', line)
             if found:
                 return int(found.group(1))
         raise RuntimeError('the server did not start:\n' + ''.join(self.log))
