@@ -1,4 +1,4 @@
-// `deepinfer model list|pull|info|quantize|random`: the checkpoints on disk.
+// `deepinfer model list|pull|info|quantize|random|engram`: the checkpoints on disk.
 #include <cstdio>
 #include <memory>
 
@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/topology.h"
 #include "models/checkpoint.h"
+#include "models/engram_sidecar.h"
 #include "models/hub.h"
 #include "models/quantize_model.h"
 #include "models/random_deepseek.h"
@@ -223,12 +224,27 @@ int RunRandom(int argc, char** argv) {
   return PrintSummary("model random", summary, flags.output);
 }
 
+int RunEngram(int argc, char** argv) {
+  std::string model;
+  CommandLine line("deepinfer model engram",
+                   "write the engram.json of a DeepSeek V4.1 checkpoint from its tokenizer");
+  line.Add("--model,-m,model", &model, "directory of the checkpoint");
+  if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
+  const Result<std::string> path = ResolveModelPath(model);
+  if (!path.ok()) return Fail("model engram", path.status());
+  const Result<std::string> written = WriteEngramSidecar(*path);
+  if (!written.ok()) return Fail("model engram", written.status());
+  std::printf("%s\n", written->c_str());
+  return kExitOk;
+}
+
 constexpr Command kModelCommands[] = {
     {"list", "the models in the cache", RunList},
     {"pull", "fetch a model into the cache", RunPull},
     {"info", "what a checkpoint holds", RunInfo},
     {"quantize", "write a checkpoint as GGUF of another type", RunQuantize},
     {"random", "write random weights of a known shape, for speed tests", RunRandom},
+    {"engram", "write the token map that Engram memory needs", RunEngram},
 };
 
 }  // namespace

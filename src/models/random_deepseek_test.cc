@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "base/format.h"
 #include "base/mapped_file.h"
-#include "models/checkpoint.h"
+#include "models/engram_sidecar.h"
+#include "models/loaded_model.h"
 #include "models/random_deepseek_shape.h"
 #include "tensor/block_formats.h"
 #include "tensor/safetensors.h"
@@ -115,11 +117,37 @@ TEST_F(RandomDeepseekTest, TheSeedDecidesEveryByte) {
   }
 }
 
-TEST_F(RandomDeepseekTest, OpensAsACheckpoint) {
-  const auto checkpoint = Checkpoint::Open(Make(1));
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  EXPECT_EQ((*checkpoint)->config().architecture, "deepseek_v41");
-  EXPECT_TRUE((*checkpoint)->tokenizer().has_value());
+TEST_F(RandomDeepseekTest, LoadsAsAModelThatChats) {
+  LoadOptions options;
+  options.path = Make(1);
+  options.backend.threads = 2;
+  const Result<std::unique_ptr<LoadedModel>> loaded = OpenModel(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  ASSERT_NE((*loaded)->prompt_profile, nullptr);
+  EXPECT_EQ((*loaded)->prompt_profile->name, "deepseek_v41");
+  EXPECT_EQ((*loaded)->model->info().vocab, (*loaded)->tokenizer->vocab_size());
+}
+
+TEST_F(RandomDeepseekTest, SidecarIsMadeAgainFromTheTokenizer) {
+  const std::string directory = Make(1);
+  const auto text = [&](const char* name) {
+    const MappedFile file = MappedFile::Open(directory + "/" + name).value();
+    return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.size());
+  };
+  const std::string sidecar = text("engram.json"), config = text("config.json");
+  std::filesystem::remove(directory + "/engram.json");
+  ASSERT_TRUE(WriteEngramSidecar(directory).ok());
+  EXPECT_EQ(text("engram.json"), sidecar);
+  // Another number of keys, or of rows: the tokenizer is of another model.
+  for (const char* field : {"engram_compressed_vocab_size", "engram_num_embeddings"}) {
+    std::string changed = config;
+    const size_t digit = changed.find_first_of("123456789", changed.find(field));
+    changed[digit] = changed[digit] == '9' ? '8' : static_cast<char>(changed[digit] + 1);
+    std::ofstream(directory + "/config.json") << changed;
+    const Result<std::string> refused = WriteEngramSidecar(directory);
+    ASSERT_FALSE(refused.ok()) << field;
+    EXPECT_EQ(refused.status().param(), field) << refused.status().message();
+  }
 }
 
 TEST(RandomDeepseekShape, ProportionsAndSizes) {
