@@ -126,7 +126,7 @@ TEST(ConfigHf, TokensAndGenerationDefaults) {
 TEST(ConfigHf, UnknownArchitecturesAreNamed) {
   EXPECT_EQ(Error("GPT2LMHeadModel", "{}"),
             "architecture \"GPT2LMHeadModel\" is not known; known architectures: llama, qwen2, "
-            "qwen3, qwen3_moe, deepseek_v41");
+            "qwen3, qwen3_moe, deepseek_v3, deepseek_v4, deepseek_v41");
   EXPECT_NE(Error("x", R"({"architectures":null,"model_type":"mamba"})").find("\"mamba\""),
             std::string::npos);
   EXPECT_EQ(MustRead("x", R"({"architectures":null,"model_type":"qwen2"})").architecture, "qwen2");

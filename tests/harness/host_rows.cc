@@ -24,7 +24,8 @@ HostRows::HostRows(Backend* backend, CacheLayout layout, int sequences, int posi
     Result<Backend::Buffer> slots = backend->Allocate(slot_bytes);
     DI_CHECK(slots.ok(), "{}", slots.status().message());
     slots_ = std::move(slots).value();
-    memset(slots_.get(), 0xff, slot_bytes);
+    slots_bytes_ = slot_bytes;
+    PoisonSlots();
   }
   // A step coprime to the number of blocks visits each once.
   int step = blocks / 2 + 1;
@@ -37,6 +38,10 @@ HostRows::HostRows(Backend* backend, CacheLayout layout, int sequences, int posi
       block = (block + step) % blocks;
     }
   }
+}
+
+void HostRows::PoisonSlots() {
+  if (slots_bytes_ > 0) memset(slots_.get(), 0xff, slots_bytes_);
 }
 
 StepInput HostRows::Step(std::span<const Query> queries) { return StepWithDeadTokens(queries, 0); }

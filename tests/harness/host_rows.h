@@ -26,6 +26,9 @@ class HostRows {
   // The same with dead tokens after the queries of every row, as a plan's upper bounds leave them.
   StepInput StepWithDeadTokens(std::span<const Query> queries, int dead_per_row);
 
+  // Loses the state of every sequence, as another sequence in the slot would.
+  void PoisonSlots();
+
   const std::vector<int32_t>& table(int sequence) const {
     return tables_[static_cast<size_t>(sequence)];
   }
@@ -34,6 +37,7 @@ class HostRows {
   CacheLayout layout_;
   Backend::Buffer pool_;
   Backend::Buffer slots_;  // of the state groups
+  size_t slots_bytes_ = 0;
   int table_stride_ = 0;
   std::vector<std::vector<int32_t>> tables_;
   std::vector<int32_t> token_, position_, token_row_, query_start_, kv_len_, slot_, block_table_;
