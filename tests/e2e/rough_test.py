@@ -13,6 +13,7 @@ import unittest
 
 from server_process import BINARY, MODEL, Server, clean_env
 
+SHORT = {'prompt': [5], 'max_tokens': 2}
 ASK = ['generate', '-m', MODEL, '-p', 'hi', '--raw', '--max-tokens', '3']
 
 
@@ -133,12 +134,13 @@ class ServerTest(unittest.TestCase):
             clients = [socket.create_connection(('127.0.0.1', server.port)) for _ in range(60)]
             for client in clients:
                 client.close()
-            self.assertEqual(server.post('/v1/completions', {'prompt': [5], 'max_tokens': 2})[0], 200)
+            self.assertEqual(server.post('/v1/completions', SHORT)[0], 200)
 
     def test_storm_of_clients_that_leave(self):
         with Server() as server:
             body = json.dumps({'prompt': [5, 6, 7], 'max_tokens': 500, 'stream': True, 'n': 4})
-            head = (f'POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n'
+            head = (f'POST /v1/completions HTTP/1.1\r\nHost: a\r\n'
+                    f'Content-Type: application/json\r\n'
                     f'Content-Length: {len(body)}\r\n\r\n{body}').encode()
 
             def storm(seed):
@@ -155,7 +157,7 @@ class ServerTest(unittest.TestCase):
             for thread in threads:
                 thread.join()
             self.assertTrue(server.wait_idle())
-            self.assertEqual(server.post('/v1/completions', {'prompt': [5], 'max_tokens': 2})[0], 200)
+            self.assertEqual(server.post('/v1/completions', SHORT)[0], 200)
 
     @unittest.skipUnless(os.path.exists('/proc/net/if_inet6'), 'no IPv6 here')
     def test_ipv6(self):
