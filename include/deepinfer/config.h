@@ -79,6 +79,10 @@ struct EngineConfig {
   std::string device = "auto";
   // Compute threads; 0: one per available core.
   int threads = 0;
+  // Limit of packed experts of a sparse model: one is packed when first chosen, and the least used
+  // makes room. 0: all are packed when the model loads if its files fit the memory, else a share of
+  // the memory that is free.
+  int64_t weight_cache_bytes = 0;
   // Forces a CPU path: scalar, avx2, avx512, amx; empty: the best of this machine.
   std::string cpu_isa;
 };

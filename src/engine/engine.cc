@@ -37,6 +37,7 @@ Status Engine::CheckConfig(const EngineConfig& config) {
   DI_TRY(range("max_logprobs", config.max_logprobs, -1, 1'000'000));
   DI_TRY(range("num_kv_blocks", config.num_kv_blocks, 0, int64_t{1} << 24));
   DI_TRY(range("kv_cache_memory_bytes", config.kv_cache_memory_bytes, 0, int64_t{1} << 50));
+  DI_TRY(range("weight_cache_bytes", config.weight_cache_bytes, 0, int64_t{1} << 50));
   if (!(config.kv_cache_watermark > 0.0 && config.kv_cache_watermark <= 1.0)) {
     return Invalid(Format("kv_cache_watermark is {}; it must be above 0 and at most 1",
                           config.kv_cache_watermark))

@@ -105,6 +105,8 @@ Result<std::unique_ptr<LLM>> LLM::Create(const LlmOptions& options) {
   load.backend.device = options.engine.device;
   load.backend.threads = options.engine.threads;
   load.backend.cpu_isa = options.engine.cpu_isa;
+  load.backend.weight_cache_bytes =
+      options.engine.weight_cache_bytes == 0 ? kWeightCacheAuto : options.engine.weight_cache_bytes;
   DI_TRY(ParseDtype(options.engine.dtype, &load.backend.dtype));
   auto impl = std::make_unique<Impl>();
   DI_ASSIGN(impl->loaded, OpenModel(load));

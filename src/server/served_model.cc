@@ -51,6 +51,8 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
   load.backend.device = config.engine.device;
   load.backend.threads = config.engine.threads;
   load.backend.cpu_isa = config.engine.cpu_isa;
+  load.backend.weight_cache_bytes =
+      config.engine.weight_cache_bytes == 0 ? kWeightCacheAuto : config.engine.weight_cache_bytes;
   DI_ASSIGN(load.backend.dtype, DtypeOf(config.engine.dtype));
   load.progress = progress;
   if (!config.chat_template_file.empty()) {

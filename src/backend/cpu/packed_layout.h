@@ -47,8 +47,8 @@ struct GroupShape {
 // f16 min scales, then per block 16 u8 scales and 16 u8 mins (Q4_K Q5_K); f16 scales, then per
 // block 16 s8 scales of the lower and 16 of the upper half, padded (Q6_K); u8 exponents of 4
 // blocks (MXFP4, F8).
-// F8 reads bf16 input: a block is 8 vectors of e4m3 codes, the four of a row in the order 0 2 1 3, so
-// that even and odd bytes are pairs of neighbours.
+// F8 reads bf16 input: a block is 8 vectors of e4m3 codes, the four of a row in the order 0 2 1 3,
+// so that even and odd bytes are pairs of neighbours.
 constexpr GroupShape kGroupShapes[kPackKinds] = {
     {1, 0, 0},    {1, 0, 0},    {1, 0, 0},     {2, 64, 512},  {2, 64, 256},  {1, 64, 256},
     {2, 64, 320}, {1, 64, 320}, {8, 320, 256}, {8, 320, 320}, {8, 320, 384}, {4, 64, 256},
