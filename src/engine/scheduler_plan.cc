@@ -92,10 +92,11 @@ void Scheduler::PlanDecodes(StepPlan* plan) {
   }
 }
 
-// Every row gets its token before any row gets drafts.
+// Every row gets its token before any row gets drafts, and prompts that wait get half of the step.
 int Scheduler::DraftsPerRow() const {
   if (config_.draft_tokens_max == 0 || running_.empty()) return 0;
-  const int share = budget_ / static_cast<int>(running_.size()) - 1;
+  const int budget = HasWaitingPrefill() ? budget_ / 2 : budget_;
+  const int share = budget / static_cast<int>(running_.size()) - 1;
   return std::clamp(share, 0, config_.draft_tokens_max);
 }
 

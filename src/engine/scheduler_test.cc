@@ -379,6 +379,19 @@ TEST(Scheduler, RowsGetDraftsOnlyWhenEveryRowHasItsToken) {
   for (const PlanRow& row : plan.rows) EXPECT_EQ(row.num_tokens, 4);  // 1 and 16 / 4 - 1
 }
 
+TEST(Scheduler, DraftsLeaveHalfOfTheStepToPrompts) {
+  SchedulerConfig config = Rig::Config();
+  config.max_num_batched_tokens = 32;
+  Rig rig(config, {.overlap = false, .drafts = 16});
+  for (int i = 0; i < 4; ++i) rig.Add({.prompt_len = 3, .max_tokens = 100, .first = i * 60});
+  rig.Step();
+  rig.Add({.prompt_len = 100, .max_tokens = 1, .first = 30});
+  const StepPlan& plan = rig.scheduler().Plan(rig.now_us());
+  ASSERT_EQ(plan.rows.size(), 5U);
+  EXPECT_EQ(plan.rows[0].num_tokens, 4);
+  EXPECT_EQ(plan.rows[4].num_tokens, 16);
+}
+
 TEST(Scheduler, DraftsTakeNoBlockFromOthers) {
   SchedulerConfig config = Rig::Config();
   config.num_blocks = 9;

@@ -45,16 +45,8 @@ int Run(int argc, char** argv) {
   const std::vector<Answer> plain = RunAsks(model->get(), asks, {});
   int failures = 0;
   std::vector<StressMode> modes(StressModes().begin(), StressModes().end());
-  modes.insert(modes.end(), DraftModes().begin(), DraftModes().end());
-  if ((*model)->model->draft_info().block > 0) {
-    modes.push_back({.name = "draft layers", .drafting = Drafting::kModel});
-    modes.push_back({.name = "draft layers, batch",
-                     .chunk = 7,
-                     .batch = true,
-                     .preempt = true,
-                     .overlap = true,
-                     .drafting = Drafting::kModel});
-  }
+  const std::vector<StressMode> drafts = DraftModes(*(*model)->model);
+  modes.insert(modes.end(), drafts.begin(), drafts.end());
   for (const StressMode& mode : modes) {
     const std::vector<Answer> answers = RunAsks(model->get(), asks, mode, plain);
     std::string difference;

@@ -102,6 +102,31 @@ const StressMode kDraftModes[] = {
      .test = {.delay_us_max = 300, .poison_host = true, .seed = 3}},
 };
 
+// With the draft layers of the model itself.
+const StressMode kDraftLayerModes[] = {
+    {.name = "draft layers", .drafting = Drafting::kModel},
+    {.name = "draft layers, overlap, batch",
+     .batch = true,
+     .overlap = true,
+     .drafting = Drafting::kModel},
+    {.name = "draft layers, chunk 7, preempted",
+     .chunk = 7,
+     .batch = true,
+     .preempt = true,
+     .overlap = true,
+     .drafting = Drafting::kModel},
+    {.name = "draft layers, half cached",
+     .warm_half = true,
+     .overlap = true,
+     .drafting = Drafting::kModel},
+    {.name = "draft layers, delays and poison",
+     .chunk = 7,
+     .batch = true,
+     .overlap = true,
+     .drafting = Drafting::kModel,
+     .test = {.delay_us_max = 300, .poison_host = true, .seed = 4}},
+};
+
 std::unique_ptr<Drafter> MakeDrafter(LoadedModel* model, const StressMode& mode,
                                      std::vector<std::vector<TokenId>> texts) {
   switch (mode.drafting) {
@@ -150,8 +175,13 @@ class Rig {
     const CacheLayout& layout = model->model->cache_layout();
     if (layout.has_state()) {
       config.has_state = true;
-      config.state_snapshots = kSnapshots;
+      config.state_snapshots = mode.keep_tokens > 0 ? 0 : kSnapshots;
+      config.replay_window = mode.keep_tokens > 0 ? layout.replay_window : 0;
+      config.keep_tokens = mode.keep_tokens;
       config.draft_tokens_max = std::min(config.draft_tokens_max, layout.rollback_max);
+    }
+    if (mode.drafting == Drafting::kModel) {
+      config.draft_tokens_max = std::min(config.draft_tokens_max, model->model->draft_info().block);
     }
     Result<std::unique_ptr<ModelRunner>> runner =
         ModelRunner::Create(model->model.get(), model->backend.get(),
@@ -162,6 +192,7 @@ class Rig {
                              .num_blocks = config.num_blocks,
                              .draft_tokens_max = config.draft_tokens_max,
                              .state_snapshots = config.state_snapshots,
+                             .compact = config.replay_window > 0,
                              .test = mode.test},
                             MakeDrafter(model, mode, std::move(texts)));
     DI_CHECK(runner.ok(), "{}", runner.status().message());
@@ -227,7 +258,13 @@ std::string DifferenceOf(const TokenLogprob& a, const TokenLogprob& b) {
 }  // namespace
 
 std::span<const StressMode> StressModes() { return kModes; }
-std::span<const StressMode> DraftModes() { return kDraftModes; }
+std::vector<StressMode> DraftModes(const Model& model) {
+  std::vector<StressMode> modes(std::begin(kDraftModes), std::end(kDraftModes));
+  if (model.draft_info().block > 0) {
+    modes.insert(modes.end(), std::begin(kDraftLayerModes), std::end(kDraftLayerModes));
+  }
+  return modes;
+}
 
 std::vector<Answer> RunAsks(LoadedModel* model, const std::vector<Ask>& asks,
                             const StressMode& mode, const std::vector<Answer>& plain) {

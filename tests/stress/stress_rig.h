@@ -42,6 +42,7 @@ struct StressMode {
   bool warm_half = false;  // the first half of each prompt is in the prefix cache
   bool preempt = false;    // each ask is preempted when it has 5 tokens
   bool overlap = false;
+  int keep_tokens = 0;  // > 0: compact mode, see SchedulerConfig
   int block_size = 16;
   int32_t num_blocks = 512;
   Drafting drafting = Drafting::kNone;
@@ -52,8 +53,9 @@ struct StressMode {
 
 // The stress list: every way that must change nothing.
 std::span<const StressMode> StressModes();
-// The same with speculation.
-std::span<const StressMode> DraftModes();
+// The same with speculation; with the model's draft layers, too, where it has any. Those modes come
+// last: once enabled, draft layers stay.
+std::vector<StressMode> DraftModes(const Model& model);
 
 // Runs the asks on a fresh cache; answers in their order. Replayed drafts come from `plain`.
 std::vector<Answer> RunAsks(LoadedModel* model, const std::vector<Ask>& asks,

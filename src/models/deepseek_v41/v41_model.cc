@@ -67,6 +67,7 @@ V41Model::V41Model(const Checkpoint& checkpoint, V41Config config, Backend* back
 void V41Model::BuildLayout() {
   const V41Config& c = config_;
   layout_.rollback_max = std::max(kRollback, c.draft.block + 1);
+  layout_.replay_window = c.window;
   sources_.resize(static_cast<size_t>(c.layers));
   int of_ratio[3] = {};
   for (const int layer : c.kv_sources) ++of_ratio[c.roles_of(layer).ratio];
