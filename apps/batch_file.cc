@@ -225,7 +225,10 @@ size_t BatchWriter::waiting_bytes() const {
 Status BatchWriter::Close() {
   const std::lock_guard lock(mutex_);
   if (std::fflush(file_) != 0) return Errno("write", "the output");
-  if (file_ != stdout && fsync(fileno(file_)) != 0) return Errno("sync", "the output");
+  // Pipes and devices have no disk to reach, and say so by EINVAL.
+  if (file_ != stdout && fsync(fileno(file_)) != 0 && errno != EINVAL && errno != EROFS) {
+    return Errno("sync", "the output");
+  }
   return {};
 }
 

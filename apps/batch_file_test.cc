@@ -91,6 +91,14 @@ TEST(BatchWriter, SaysThatTheDiskIsFull) {
   EXPECT_NE(status.message().find("space"), std::string::npos) << status.message();
 }
 
+TEST(BatchWriter, TakesWhatIsNoPlainFile) {
+  auto writer = BatchWriter::Open({.path = "/dev/null"});
+  ASSERT_TRUE(writer.ok()) << writer.status().message();
+  EXPECT_TRUE((*writer)->Put(0, Line(0)).ok());
+  const Status closed = (*writer)->Close();
+  EXPECT_TRUE(closed.ok()) << closed.message();
+}
+
 TEST(BatchWriter, CountsWhatWaitsForAnEarlierLine) {
   TempFile file;
   auto writer = BatchWriter::Open({.path = file.path()});

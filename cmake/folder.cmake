@@ -15,6 +15,10 @@ set(DI_FLAGS_avx512 ${DI_FLAGS_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq 
     $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 set(DI_FLAGS_amx ${DI_FLAGS_avx512} -mamx-tile -mamx-int8 -mamx-bf16)
 
+# Folders whose sources convert between number types only where they say so.
+set(DI_CONVERSION_FOLDERS base net cache api server)
+set(DI_CONVERSION $<$<CXX_COMPILER_ID:GNU>:-Wconversion>)  # clang's also counts signs
+
 add_custom_target(benches)  # all *_bench programs
 add_custom_target(fuzzers)  # all *_fuzz programs
 
@@ -45,6 +49,9 @@ function(di_folder name)
   target_include_directories(di_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src
                              ${CMAKE_SOURCE_DIR}/include)
   target_compile_options(di_${name} PRIVATE -Wshadow)
+  if(name IN_LIST DI_CONVERSION_FOLDERS)
+    target_compile_options(di_${name} PRIVATE ${DI_CONVERSION})
+  endif()
   target_link_libraries(di_${name} PUBLIC ${ARG_DEPS} Threads::Threads)
   if(tests AND NOT DI_FUZZ)
     add_executable(${name}_test ${tests})
