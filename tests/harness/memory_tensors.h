@@ -19,6 +19,11 @@ class MemoryTensors final : public TensorFile {
   // Encodes `values` as `dtype`; the reference stays valid.
   const TensorView& Add(std::string name, DType dtype, std::vector<int64_t> shape,
                         const std::vector<float>& values);
+  // The same for a matrix of a type with scales (kF8Block in blocks of 32 x 32, kF4Pairs).
+  const TensorView& AddScaled(std::string name, DType dtype, int64_t rows, int64_t cols,
+                              const std::vector<float>& values);
+  // The scales of the last AddScaled, to be damaged.
+  std::byte* last_scales() { return bytes_.back().data(); }
 
   const TensorView* Find(std::string_view name) const override;
   const std::vector<TensorView>& tensors() const override { return views_; }

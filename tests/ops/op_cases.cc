@@ -13,12 +13,15 @@ namespace {
 using Rows = std::vector<int32_t>;
 
 constexpr DType kWeightTypes[] = {
-    DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-    DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4,
+    DType::kF32,  DType::kF16,   DType::kBF16,    DType::kQ8_0,    DType::kQ4_0,
+    DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,    DType::kQ4_K,    DType::kQ5_K,
+    DType::kQ6_K, DType::kMXFP4, DType::kF8Block, DType::kF4Pairs,
 };
 
 // The same values are rounded by each format alike on every ISA, but sums round differently.
-double ToleranceOf(DType dtype) { return dtype == DType::kBF16 ? 2e-3 : 2e-4; }
+double ToleranceOf(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF8Block ? 2e-3 : 2e-4;
+}
 
 std::unique_ptr<Weight> Must(Result<std::unique_ptr<Weight>> weight) {
   DI_CHECK(weight.ok(), "{}", weight.status().message());
@@ -32,7 +35,9 @@ std::unique_ptr<Weight> BindRandom(Backend* backend, DType dtype, std::vector<in
   for (int64_t d : shape) count *= d;
   std::vector<float> values = RandomFloats(seed, count);
   for (float& value : values) value *= scale;
-  const TensorView& view = tensors.Add("weight", dtype, std::move(shape), values);
+  const TensorView& view = HasScaleTensor(dtype)
+                               ? tensors.AddScaled("weight", dtype, shape[0], shape[1], values)
+                               : tensors.Add("weight", dtype, std::move(shape), values);
   return Must(backend->Bind(tensors, view, role));
 }
 
@@ -158,8 +163,10 @@ OpCase MoeCase(DType dtype, bool normalize, bool one_by_one) {
       std::vector<TensorView> views;
       for (int64_t e = 0; e < kExperts; ++e) {
         const auto begin = all.begin() + e * out * in;
-        views.push_back(tensors.Add(Format("expert{}", e), dtype, {out, in},
-                                    std::vector<float>(begin, begin + out * in)));
+        const std::vector<float> one(begin, begin + out * in);
+        const std::string name = Format("expert{}", e);
+        views.push_back(HasScaleTensor(dtype) ? tensors.AddScaled(name, dtype, out, in, one)
+                                              : tensors.Add(name, dtype, {out, in}, one));
       }
       return Must(backend->BindExperts(tensors, views));
     };
@@ -195,7 +202,7 @@ OpCase MoeCase(DType dtype, bool normalize, bool one_by_one) {
 std::vector<OpCase> OpCases() {
   std::vector<OpCase> cases;
   for (DType dtype : kWeightTypes) {
-    if (!CanQuantizeTo(dtype)) continue;
+    if (!CanQuantizeTo(dtype) && !HasScaleTensor(dtype)) continue;
     cases.push_back(LinearCase(dtype, {.cols = 512, .outs = {200}}, 101));
     cases.push_back(LinearCase(dtype, {.cols = 256, .outs = {130, 48, 33}, .bias = true}, 61));
     cases.push_back(
@@ -213,6 +220,16 @@ std::vector<OpCase> OpCases() {
   cases.push_back(
       LinearCase(DType::kF32,
                  {.cols = 96, .outs = {40, 40}, .epilogue = Epilogue::kSiluMul, .bias = true}, 50));
+  // The widths of DeepSeek-V4.1; and blocks of scales that the matrix does not fill.
+  for (DType dtype : {DType::kF8Block, DType::kF4Pairs}) {
+    cases.push_back(LinearCase(dtype, {.cols = 5120, .outs = {512}}, 4));
+    cases.push_back(LinearCase(dtype, {.cols = 512, .outs = {5120}}, 4));
+    cases.push_back(
+        LinearCase(dtype, {.cols = 2304, .outs = {300, 300}, .epilogue = Epilogue::kSiluMul}, 14));
+  }
+  cases.push_back(LinearCase(DType::kF8Block, {.cols = 100, .outs = {45}}, 70));
+  cases.push_back(MoeCase(DType::kF4Pairs, true, true));
+  cases.push_back(MoeCase(DType::kF8Block, true, true));
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kQ8_0, DType::kQ4_1}) {
     cases.push_back(MoeCase(dtype, true, false));
     cases.push_back(MoeCase(dtype, false, true));
