@@ -139,6 +139,17 @@ def tensors(model):
     return w
 
 
+# The form of data.conversation: the release's chat mode without its effort line, never trained here.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if message.role == 'assistant' %}"
+    "{{ '<｜Assistant｜></think>' + message.content + eos_token }}{% elif message.role == 'user' %}"
+    "{{ '<｜User｜>' + message.content }}{% else %}"
+    "{{ raise_exception('this model knows user and assistant alone, not ' + message.role) }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜></think>' }}{% endif %}"
+)
+GENERATION = {'temperature': 0.6, 'top_p': 0.95, 'repetition_penalty': 1.05}
+
+
 def export(model, folder, side, tokenizer=None, shard_bytes=12 << 20):
     """tokenizer: tokenizer.json as text.  Returns the bytes of the tensors."""
     total = tensors(model).save(folder, shard_bytes)
@@ -160,10 +171,12 @@ def export(model, folder, side, tokenizer=None, shard_bytes=12 << 20):
                     bos_token='<｜begin▁of▁sentence｜>',
                     eos_token='<｜end▁of▁sentence｜>',
                     pad_token='<｜▁pad▁｜>',
+                    chat_template=CHAT_TEMPLATE,
                 ),
                 ensure_ascii=False,
                 indent=1,
             )
             + '\n'
         )
+        (folder / 'generation_config.json').write_text(json.dumps(GENERATION) + '\n')
     return total
