@@ -17,7 +17,9 @@ configure:
 	@tools/setup build
 	@cmake --preset $(PRESET) >/dev/null
 
-demo: all ## fetch the demo model and let it answer a question
+demo: all ## let the bundled model tell a story, then fetch the demo model and ask it something
+	$(BUILD)/deepinfer generate --model checkpoints/tiny-v41 --prompt "Once upon a time" --seed 1 \
+		--max-tokens 100
 	@tools/setup demo
 	$(BUILD)/deepinfer model pull
 	$(BUILD)/deepinfer generate --prompt "What is the capital of France?" --temperature 0

@@ -139,7 +139,7 @@ def tensors(model):
     return w
 
 
-# The form of data.conversation: the release's chat mode without its effort line, never trained here.
+# The form of data.conversation: chat mode of the release without its effort line, not trained here.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if message.role == 'assistant' %}"
     "{{ '<｜Assistant｜></think>' + message.content + eos_token }}{% elif message.role == 'user' %}"
