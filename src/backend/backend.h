@@ -26,6 +26,7 @@ enum class WeightRole {
   kEmbedding,  // [vocab, hidden] read by row
   kVector,     // norm or bias, kept as float32
   kExperts,    // [experts, out, in]
+  kGroups,     // the same, and every row uses all of them: BindGroups
 };
 
 // Handle of a bound weight. Models never see packed bytes.
@@ -99,8 +100,8 @@ struct RouterSpec {
   // group's two best biased scores, can be chosen.
   int groups = 1;
   int group_top_k = 1;
-  float normalize_eps = 0.0F;        // added to the sum that normalize_top_k divides by
-  float scale = 1.0F;                // multiplies the weights
+  float normalize_eps = 0.0F;  // added to the sum that normalize_top_k divides by
+  float scale = 1.0F;          // multiplies the weights
   // The choice is a function of the token instead; ids within the range of the router.
   const int32_t* token_experts = nullptr;  // [vocab, top_k], host memory
   const int32_t* token = nullptr;          // [rows]
@@ -155,6 +156,11 @@ class Backend {
   // The result is a kExperts weight, expert i from experts[i].
   virtual Result<std::unique_ptr<Weight>> BindExperts(const TensorFile& file,
                                                       std::span<const TensorView> experts) = 0;
+  // As BindExperts, for matrices that every row uses: packed at once whatever the limit of experts.
+  virtual Result<std::unique_ptr<Weight>> BindGroups(const TensorFile& file,
+                                                     std::span<const TensorView> groups) {
+    return BindExperts(file, groups);
+  }
 
   // Bytes of one cache row element of history groups (K and V each): 2 (f16) or 4 (float32 mode).
   virtual int kv_element_bytes() const = 0;

@@ -66,6 +66,7 @@ Result<std::unique_ptr<LoadedModel>> OpenModel(const LoadOptions& options) {
                                     : std::async(std::launch::deferred, std::move(build));
 
   auto loaded = std::make_unique<LoadedModel>();
+  loaded->file = checkpoint->shared_file();
   Status weights;
   if (Result<std::unique_ptr<Backend>> backend = CreateBackend(options.backend); !backend.ok()) {
     weights = backend.status();

@@ -11,6 +11,7 @@
 #include "models/model.h"
 #include "models/model_config.h"
 #include "models/registry.h"
+#include "tensor/tensor_file.h"
 #include "text/chat_template.h"
 #include "text/prompt_profile.h"
 #include "text/tokenizer.h"
@@ -26,6 +27,7 @@ struct LoadOptions {
 };
 
 struct LoadedModel {
+  std::shared_ptr<const TensorFile> file;  // shared with models; experts may be packed from it late
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;                 // uses backend
   std::unique_ptr<Tokenizer> tokenizer;         // nullptr: the checkpoint has none, ids only

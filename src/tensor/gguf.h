@@ -82,6 +82,7 @@ class GgufFile final : public TensorFile {
   const TensorView* Find(std::string_view name) const override { return index_.Find(name); }
   const std::vector<TensorView>& tensors() const override { return index_.tensors(); }
   void Drop(const TensorView& view) const override { index_.Drop(view); }
+  bool Holds(const TensorView& view) const override { return index_.Holds(view); }
   void Prefetch(const TensorView& view) const override { index_.Prefetch(view); }
   size_t file_bytes() const override { return index_.file_bytes(); }
 

@@ -68,6 +68,24 @@ TEST(Safetensors, ReadsViews) {
   EXPECT_EQ((*file)->Find("__metadata__"), nullptr);
 }
 
+TEST(Safetensors, HoldsItsOwnBytesAlone) {
+  const TempDirectory directory;
+  directory.Write("t.safetensors", FileText(kTwoTensors, 32));
+  const auto file = SafetensorsFile::Open(directory.path() + "/t.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  TensorView view = *(*file)->Find("a");
+  EXPECT_TRUE((*file)->Holds(view));
+  (*file)->Prefetch(view);  // a hint: nothing changes
+  (*file)->Drop(view);
+  EXPECT_EQ(DequantizeTensor(view)->size(), 6U);
+  const std::vector<std::byte> foreign(64);
+  view.scale = foreign.data();
+  EXPECT_FALSE((*file)->Holds(view));
+  view.scale = nullptr;
+  view.data = foreign.data();
+  EXPECT_FALSE((*file)->Holds(view));
+}
+
 TEST(Safetensors, ScalarsAndEmptyTensors) {
   EXPECT_EQ(ParseError(FileText(R"({"s":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
                                 R"("e":{"dtype":"F32","shape":[0,4],"data_offsets":[8,8]}})",

@@ -21,6 +21,8 @@ class TensorFile {
   virtual const std::vector<TensorView>& tensors() const = 0;
   // Tells the kernel that the pages of `view` are not needed any more (madvise DONTNEED).
   virtual void Drop(const TensorView& view) const = 0;
+  // True when the bytes of `view` are those of the files, as long as the TensorFile lives.
+  virtual bool Holds(const TensorView&) const { return false; }
   // Starts reading `view` ahead of use; a hint.
   virtual void Prefetch(const TensorView&) const {}
   // Total bytes of the files.

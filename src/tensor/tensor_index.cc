@@ -43,6 +43,11 @@ void TensorIndex::Drop(const TensorView& view) const {
   if (scales.file != nullptr) scales.file->Drop(scales.offset, bytes);
 }
 
+bool TensorIndex::Holds(const TensorView& view) const {
+  return PlaceOf(view.data).file != nullptr &&
+         (view.scale == nullptr || PlaceOf(view.scale).file != nullptr);
+}
+
 void TensorIndex::Prefetch(const TensorView& view) const {
   const Place codes = PlaceOf(view.data);
   if (codes.file != nullptr) codes.file->Prefetch(codes.offset, view.bytes);

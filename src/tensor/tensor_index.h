@@ -25,6 +25,7 @@ class TensorIndex {
   const TensorView* Find(std::string_view name) const;
   const std::vector<TensorView>& tensors() const { return tensors_; }
   void Drop(const TensorView& view) const;      // and its scales
+  bool Holds(const TensorView& view) const;
   void Prefetch(const TensorView& view) const;  // and its scales
   size_t file_bytes() const;
 

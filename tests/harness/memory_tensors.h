@@ -28,6 +28,7 @@ class MemoryTensors final : public TensorFile {
   const TensorView* Find(std::string_view name) const override;
   const std::vector<TensorView>& tensors() const override { return views_; }
   void Drop(const TensorView&) const override {}
+  bool Holds(const TensorView&) const override { return true; }
   size_t file_bytes() const override { return 0; }
 
  private:

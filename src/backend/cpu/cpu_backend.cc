@@ -147,29 +147,37 @@ Status CpuBackend::CheckCacheLimit(const PackedMatrix& matrix, const TensorView&
 
 Result<std::unique_ptr<Weight>> CpuBackend::BindExperts(const TensorFile& file,
                                                         std::span<const TensorView> experts) {
-  if (experts.empty()) return Invalid("a layer of experts without a tensor");
   DecideWeightCache(file);
-  const bool lazy = context_.weight_cache != nullptr && experts.size() > 1;
+  // What was made in memory would be gone when it is packed.
+  const bool stored = std::all_of(experts.begin(), experts.end(),
+                                  [&](const TensorView& view) { return file.Holds(view); });
+  return BindSeveral(file, experts, stored && experts.size() > 1 ? context_.weight_cache : nullptr);
+}
+
+Result<std::unique_ptr<Weight>> CpuBackend::BindSeveral(const TensorFile& file,
+                                                        std::span<const TensorView> views,
+                                                        std::shared_ptr<WeightCache> cache) {
+  if (views.empty()) return Invalid("a layer of experts without a tensor");
   auto weight = std::make_unique<CpuWeight>();
-  if (lazy) weight->cache = context_.weight_cache;
-  for (const TensorView& view : experts) {
-    if (view.shape != experts[0].shape || view.dtype != experts[0].dtype) {
+  weight->cache = cache;
+  for (const TensorView& view : views) {
+    if (view.shape != views[0].shape || view.dtype != views[0].dtype) {
       return Invalid(Format("tensor {}: shape or type differs from {}; the experts of a matrix "
                             "must agree",
-                            view.name, experts[0].name))
+                            view.name, views[0].name))
           .WithParam(view.name);
     }
-    DI_ASSIGN(
-        std::unique_ptr<PackedMatrix> matrix,
-        lazy ? PackedMatrix::Plan(context_.isa, view, context_.float32) : PackOne(file, view));
+    DI_ASSIGN(std::unique_ptr<PackedMatrix> matrix,
+              cache != nullptr ? PackedMatrix::Plan(context_.isa, view, context_.float32)
+                               : PackOne(file, view));
     weight->packed_bytes += matrix->bytes();
-    if (lazy) context_.weight_cache->Add(matrix.get(), &file, view);
+    if (cache != nullptr) cache->Add(matrix.get(), &file, view);
     weight->matrices.push_back(std::move(matrix));
   }
-  if (lazy) DI_TRY(CheckCacheLimit(*weight->matrices[0], experts[0]));
+  if (cache != nullptr) DI_TRY(CheckCacheLimit(*weight->matrices[0], views[0]));
   weight->rows = weight->matrices[0]->rows();
   weight->cols = weight->matrices[0]->cols();
-  weight->experts = static_cast<int64_t>(experts.size());
+  weight->experts = static_cast<int64_t>(views.size());
   return std::unique_ptr<Weight>(std::move(weight));
 }
 

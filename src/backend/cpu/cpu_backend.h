@@ -29,6 +29,10 @@ class CpuBackend final : public Backend {
                                        WeightRole role) override;
   Result<std::unique_ptr<Weight>> BindExperts(const TensorFile& file,
                                               std::span<const TensorView> experts) override;
+  Result<std::unique_ptr<Weight>> BindGroups(const TensorFile& file,
+                                             std::span<const TensorView> groups) override {
+    return BindSeveral(file, groups, nullptr);
+  }
   int kv_element_bytes() const override { return context_.float32 ? 4 : 2; }
   std::unique_ptr<Activation> CreateActivation(int64_t cols,
                                                std::span<const Weight* const> readers) override;
@@ -59,6 +63,10 @@ class CpuBackend final : public Backend {
   CpuBackend(Isa isa, int threads, const BackendOptions& options);
   Result<std::unique_ptr<PackedMatrix>> PackOne(const TensorFile& file, const TensorView& view);
 
+  // With a cache: packed when first chosen.
+  Result<std::unique_ptr<Weight>> BindSeveral(const TensorFile& file,
+                                              std::span<const TensorView> views,
+                                              std::shared_ptr<WeightCache> cache);
   void DecideWeightCache(const TensorFile& file);
   Status CheckCacheLimit(const PackedMatrix& matrix, const TensorView& view) const;
 

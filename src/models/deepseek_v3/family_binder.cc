@@ -234,14 +234,18 @@ std::unique_ptr<Weight> FamilyBinder::Experts(std::span<const std::string> bases
     if (view.has_value()) views.push_back(*std::move(view));
   }
   if (!binding() || views.size() != bases.size()) return nullptr;
-  return Keep(views);
+  size_t bytes = 0;
+  for (const TensorView& view : views) bytes += view.bytes;
+  auto weight = Count(backend_->BindExperts(checkpoint_.file(), views), bytes);
+  derived_.clear();
+  return weight;
 }
 
 std::unique_ptr<Weight> FamilyBinder::Keep(std::span<const TensorView> experts, Derived derived) {
   if (!binding()) return nullptr;
   size_t bytes = 0;
   for (const TensorView& view : experts) bytes += view.bytes;
-  auto weight = Count(backend_->BindExperts(checkpoint_.file(), experts), bytes);
+  auto weight = Count(backend_->BindGroups(checkpoint_.file(), experts), bytes);
   if (derived == Derived::kDropped) derived_.clear();
   return weight;
 }

@@ -50,7 +50,7 @@ class BindList {
       if (!part.ok()) return census_.Problem(part.status().message());
       parts.push_back(*std::move(part));
     }
-    Note(std::move(parts), WeightRole::kExperts, to);
+    Note(std::move(parts), WeightRole::kGroups, to);
   }
 
   TensorCensus& census() { return census_; }
@@ -61,10 +61,11 @@ class BindList {
     int64_t done = 0;
     for (const Item& item : items_) total += item.bytes;
     for (Item& item : items_) {
+      const TensorFile& file = checkpoint_.file();
       Result<std::unique_ptr<Weight>> weight =
-          item.role == WeightRole::kExperts
-              ? backend->BindExperts(checkpoint_.file(), item.views)
-              : backend->Bind(checkpoint_.file(), item.views.front(), item.role);
+          item.role == WeightRole::kExperts  ? backend->BindExperts(file, item.views)
+          : item.role == WeightRole::kGroups ? backend->BindGroups(file, item.views)
+                                             : backend->Bind(file, item.views.front(), item.role);
       if (!weight.ok()) return weight.status();
       *packed_bytes += (*weight)->packed_bytes;
       *item.to = std::move(weight).value();
