@@ -71,6 +71,7 @@ struct EngineLimits {
   int64_t num_kv_blocks = 0;
   int64_t kv_cache_bytes = 0;  // reserved; touched only when used
   int max_logprobs = 0;
+  TokenId image_id = -1;  // stands for images: not allowed in a prompt without them; -1: none
 };
 
 struct EngineParts;  // src/engine/engine_parts.h

@@ -57,7 +57,8 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* 
                   .block_size = config.block_size,
                   .num_kv_blocks = plan.num_blocks,
                   .kv_cache_bytes = plan.kv_bytes,
-                  .max_logprobs = config.max_logprobs};
+                  .max_logprobs = config.max_logprobs,
+                  .image_id = info.image_id};
   parts.scheduler = SchedulerConfigOf(config, parts.limits, info.eos_ids);
   parts.scheduler.draft_tokens_max = drafts.draft_tokens_max;
   const bool compact = layout.has_state() && config.yoco_prefill_truncation_mode == "compact";

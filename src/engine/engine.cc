@@ -146,6 +146,7 @@ Result<RequestId> Engine::Submit(Request request, OutputSink* sink) {
   }
   try {
     DI_TRY(ValidateIds(request.prompt, impl.limits.vocab, "prompt"));
+    DI_TRY(ValidateImages(request.prompt, impl.limits.image_id));
     DI_TRY(ValidateSampling(&request.sampling,
                             {.vocab = impl.limits.vocab, .max_logprobs = impl.limits.max_logprobs},
                             impl.tokenizer));

@@ -156,6 +156,15 @@ Status ValidateIds(std::span<const TokenId> ids, int vocab, const char* param) {
   return {};
 }
 
+Status ValidateImages(std::span<const TokenId> prompt, TokenId image_id) {
+  if (image_id < 0) return {};
+  const auto found = std::find(prompt.begin(), prompt.end(), image_id);
+  if (found == prompt.end()) return {};
+  return Bad("prompt",
+             Format("token {} at position {} stands for an image, but the request has none",
+                    image_id, found - prompt.begin()));
+}
+
 Status ValidateSampling(SamplingParams* sampling, const SamplingLimits& limits,
                         const Tokenizer* tokenizer) {
   DI_TRY(CheckNumbers(*sampling));

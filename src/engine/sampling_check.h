@@ -24,5 +24,7 @@ Status ValidateSampling(SamplingParams* sampling, const SamplingLimits& limits,
 
 // Every id is in [0, vocab).
 Status ValidateIds(std::span<const TokenId> ids, int vocab, const char* param);
+// No id is the placeholder of an image (-1: the model has none): requests carry no images.
+Status ValidateImages(std::span<const TokenId> prompt, TokenId image_id);
 
 }  // namespace deepinfer

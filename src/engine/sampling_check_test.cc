@@ -83,5 +83,14 @@ TEST(SamplingCheck, TextNeedsATokenizerAndSensibleStops) {
   EXPECT_EQ(Param([](SamplingParams& s) { s.bad_words_text = {"a"}; }), "bad_words");
 }
 
+TEST(ValidateImages, APlaceholderNeedsAnImage) {
+  const std::vector<TokenId> prompt = {5, 380, 7};
+  EXPECT_TRUE(ValidateImages(prompt, -1).ok());
+  EXPECT_TRUE(ValidateImages(prompt, 381).ok());
+  const Status status = ValidateImages(prompt, 380);
+  EXPECT_EQ(status.param(), "prompt");
+  EXPECT_NE(status.message().find("token 380 at position 1"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace deepinfer

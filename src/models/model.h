@@ -26,6 +26,7 @@ struct ModelInfo {
   size_t weight_bytes = 0;       // packed
   std::vector<TokenId> eos_ids;  // any of them ends a sample
   TokenId bos_id = -1;
+  TokenId image_id = -1;  // placeholder of image spans; -1: the model knows no images
 };
 
 // Draft layers that a checkpoint brings along (DSpark). They read rings that Forward fills by

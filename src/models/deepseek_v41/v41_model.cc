@@ -60,6 +60,7 @@ V41Model::V41Model(const Checkpoint& checkpoint, V41Config config, Backend* back
   info_.weight_bytes = weights_.packed_bytes;
   info_.eos_ids = common.eos_ids;
   info_.bos_id = common.bos_id;
+  info_.image_id = config_.image_id;
   BuildLayout();
   CreateActivations();
 }
