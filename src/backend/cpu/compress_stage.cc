@@ -34,12 +34,8 @@ void CompressStage::Pool(const StepInput& step, const CompressSpec& spec, const 
     k[0] = reinterpret_cast<const float*>(tail.At(step.slot[row], step.position[token] - 1));
     gate[0] = k[0] + spec.dim;
   }
-  for (int c = 0; c < spec.dim; ++c) {
-    const float max = std::max(gate[0][c], gate[1][c]);
-    const float a = std::exp(gate[0][c] - max);
-    const float b = std::exp(gate[1][c] - max);
-    latent[c] = a / (a + b) * k[0][c] + b / (a + b) * k[1][c];
-  }
+  const SparseKernels& kernels = context_->float32 ? kScalarSparse : context_->sparse();
+  kernels.pool_pair(k, gate, spec.dim, latent);
 }
 
 void CompressStage::Compress(const StepInput& step, const CompressSpec& spec,

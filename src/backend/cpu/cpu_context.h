@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/packed_linear.h"
 #include "backend/cpu/row_kernels.h"
+#include "backend/cpu/sparse_kernels.h"
 #include "backend/cpu/weight_cache.h"
 #include "base/compute_pool.h"
 
@@ -21,6 +22,8 @@ struct CpuContext {
   const RowKernels* rows = nullptr;
   std::unique_ptr<ComputePool> pool;
   std::shared_ptr<WeightCache> weight_cache;  // shared with the weights in it; nullptr: none
+
+  const SparseKernels& sparse() const;
 };
 
 class CpuWeight final : public Weight {

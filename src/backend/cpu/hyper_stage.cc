@@ -10,7 +10,7 @@
 namespace deepinfer::cpu {
 namespace {
 
-constexpr int kColumnsPerBlock = 256;
+constexpr int kColumnsPerItem = 1024;
 
 // Softmax of the rows, then columns and rows divided by their sums in turn (Sinkhorn and Knopp),
 // columns last.
@@ -39,14 +39,14 @@ void Balance(int n, int iterations, float eps, float* comb) {
   }
 }
 
-void MixToken(const StreamMixArgs& args, int row) {
+void MixToken(const SparseKernels& kernels, const StreamMixArgs& args, int row) {
   const int n = args.shape.streams;
   const int64_t width = int64_t{n} * args.shape.hidden;
   const float* x = args.x + row * width;
   const float* raw = args.raw + int64_t{row} * n * (n + 2);
   const float* base = Cpu(*args.base).vector.data();
   const float* scale = Cpu(*args.scale).vector.data();
-  const float mean = DotLanes(x, x, width) / static_cast<float>(width);
+  const float mean = kernels.dot(x, x, width) / static_cast<float>(width);
   const float norm = 1.0F / std::sqrt(mean + args.norm_eps);
   for (int i = 0; i < n; ++i) {
     args.pre[int64_t{row} * n + i] = SigmoidOf(raw[i] * norm * scale[0] + base[i]) + args.hc_eps;
@@ -57,33 +57,17 @@ void MixToken(const StreamMixArgs& args, int row) {
   Balance(n, args.sinkhorn_iters, args.hc_eps, comb);
 }
 
-void CollapseToken(const StreamShape& shape, const float* x, const float* pre, float* out) {
-  for (int d = 0; d < shape.hidden; ++d) out[d] = pre[0] * x[d];
-  for (int i = 1; i < shape.streams; ++i) {
-    const float* stream = x + int64_t{i} * shape.hidden;
-    for (int d = 0; d < shape.hidden; ++d) out[d] += pre[i] * stream[d];
-  }
-}
-
-// A block of columns at a time: the new streams need all old ones.
-void ExpandToken(const StreamShape& shape, const float* y, const float* post, const float* comb,
-                 float* x) {
-  const int n = shape.streams;
-  float mixed[kStreamsMax][kColumnsPerBlock];
-  for (int first = 0; first < shape.hidden; first += kColumnsPerBlock) {
-    const int count = std::min(kColumnsPerBlock, shape.hidden - first);
-    for (int k = 0; k < n; ++k) {
-      for (int d = 0; d < count; ++d) mixed[k][d] = post[k] * y[first + d];
-      for (int j = 0; j < n; ++j) {
-        const float weight = comb[j * n + k];
-        const float* stream = x + int64_t{j} * shape.hidden + first;
-        for (int d = 0; d < count; ++d) mixed[k][d] += weight * stream[d];
-      }
-    }
-    for (int k = 0; k < n; ++k) {
-      std::copy(mixed[k], mixed[k] + count, x + int64_t{k} * shape.hidden + first);
-    }
-  }
+// Columns are independent: few rows are cut into several items.
+template <typename Fn>
+void RunColumns(ComputePool* pool, const StreamShape& shape, const Fn& run) {
+  const int parts = shape.rows >= 2 * pool->threads()
+                        ? 1
+                        : (shape.hidden + kColumnsPerItem - 1) / kColumnsPerItem;
+  const int columns = parts == 1 ? shape.hidden : kColumnsPerItem;
+  pool->Run(shape.rows * parts, [&](int item, int) {
+    const int first = item % parts * columns;
+    run(item / parts, first, std::min(columns, shape.hidden - first));
+  });
 }
 
 }  // namespace
@@ -102,23 +86,26 @@ void HyperStage::Start(const StreamShape& shape, const float* embedded, float* x
 void HyperStage::Mix(const StreamMixArgs& args) {
   DI_CHECK(args.shape.streams >= 1 && args.shape.streams <= kStreamsMax, "{} streams",
            args.shape.streams);
-  context_->pool->Run(args.shape.rows, [&](int row, int) { MixToken(args, row); });
+  context_->pool->Run(args.shape.rows,
+                      [&](int row, int) { MixToken(context_->sparse(), args, row); });
 }
 
 void HyperStage::Collapse(const StreamShape& shape, const float* x, const float* pre, float* out) {
   const int64_t width = int64_t{shape.streams} * shape.hidden;
-  context_->pool->Run(shape.rows, [&](int row, int) {
-    CollapseToken(shape, x + row * width, pre + int64_t{row} * shape.streams,
-                  out + int64_t{row} * shape.hidden);
+  RunColumns(context_->pool.get(), shape, [&](int row, int first, int count) {
+    context_->sparse().collapse(x + row * width + first, shape.hidden, shape.streams,
+                                pre + int64_t{row} * shape.streams, count,
+                                out + int64_t{row} * shape.hidden + first);
   });
 }
 
 void HyperStage::Expand(const StreamShape& shape, const float* y, const float* post,
                         const float* comb, float* x) {
   const int64_t n = shape.streams;
-  context_->pool->Run(shape.rows, [&](int row, int) {
-    ExpandToken(shape, y + int64_t{row} * shape.hidden, post + row * n, comb + row * n * n,
-                x + row * n * shape.hidden);
+  RunColumns(context_->pool.get(), shape, [&](int row, int first, int count) {
+    context_->sparse().expand(y + int64_t{row} * shape.hidden + first, post + row * n,
+                              comb + row * n * n, shape.streams, shape.hidden, count,
+                              x + row * n * shape.hidden + first);
   });
 }
 

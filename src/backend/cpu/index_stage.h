@@ -26,14 +26,21 @@ class IndexStage {
                     int begin, int end, float* scores) const;
   void BuildCandidates(const IndexSpec& spec, const IndexArgs& args, int token, int visible,
                        const float* scores, Workspace* work) const;
-  void LimitToCandidates(const IndexSpec& spec, const IndexArgs& args, int token, int visible,
-                         float* scores) const;
-  void ChooseEntries(const IndexSpec& spec, const IndexArgs& args, int token, int visible,
-                     const float* scores, Workspace* work) const;
+  static int CandidateEntries(const IndexSpec& spec, const IndexArgs& args, int token, int visible,
+                              int32_t* entries);
+  void ScoreList(const StepInput& step, const IndexSpec& spec, const IndexArgs& args, int token,
+                 const int32_t* entries, int begin, int end, float* scores) const;
+  void ChooseEntries(const IndexSpec& spec, const IndexArgs& args, int token, int count,
+                     const int32_t* entries, const float* scores, Workspace* work) const;
 
   const CpuContext* context_;
   RopeTable rope_;
-  Floats scores_;  // [tokens in work, visible entries]
+  std::vector<int8_t> codes_;     // [tokens, heads, dim] of the queries
+  std::vector<int32_t> sums_;     // [tokens, heads, blocks]
+  Floats scales_;                 // [tokens, heads, blocks]
+  Floats scores_;                 // [tokens in work, entries]
+  std::vector<int> counts_;       // entries scored of each token in work
+  std::vector<int32_t> entries_;  // of the candidates of each token in work
   std::vector<Workspace> workspaces_;
 };
 

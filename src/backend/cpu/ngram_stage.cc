@@ -104,21 +104,20 @@ void NgramStage::Gate(const NgramGateArgs& args) {
   const float* q = Cpu(*args.q_weight).vector.data();
   const float* k = Cpu(*args.k_weight).vector.data();
   const float width_scale = 1.0F / std::sqrt(static_cast<float>(hidden));
-  scratch_.Reserve(hidden * context_->pool->threads());
-  context_->pool->Run(args.shape.rows, [&](int row, int thread) {
+  context_->pool->Run(args.shape.rows, [&](int row, int) {
     if (args.kind[row] != TokenKind::kText) return;
     const float* keys = args.kv + row * (n + 1) * hidden;
-    float* weighted = scratch_.get() + thread * hidden;
     for (int i = 0; i < n; ++i) {
       float* x = args.x + (int64_t{row} * n + i) * hidden;
       const float* key = keys + i * hidden;
       const float count = static_cast<float>(hidden);
-      const float rx = 1.0F / std::sqrt(DotLanes(x, x, hidden) / count + args.norm_eps);
-      const float rk = 1.0F / std::sqrt(DotLanes(key, key, hidden) / count + args.norm_eps);
-      for (int64_t d = 0; d < hidden; ++d) {
-        weighted[d] = x[d] * (q[i * hidden + d] * k[i * hidden + d]);
-      }
-      const float dot = DotLanes(weighted, key, hidden) * (rx * rk) * width_scale;
+      const float rx =
+          1.0F / std::sqrt(context_->sparse().dot(x, x, hidden) / count + args.norm_eps);
+      const float rk =
+          1.0F / std::sqrt(context_->sparse().dot(key, key, hidden) / count + args.norm_eps);
+      const float product =
+          context_->sparse().gated_dot(x, q + i * hidden, k + i * hidden, key, hidden);
+      const float dot = product * (rx * rk) * width_scale;
       const float root = std::sqrt(std::max(std::fabs(dot), 1e-6F));
       const float gate = SigmoidOf(std::copysign(root, dot));
       context_->rows->add_scaled(gate, keys + n * hidden, hidden, x);

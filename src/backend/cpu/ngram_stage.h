@@ -17,7 +17,6 @@ class NgramStage {
   void LookBack(const StepInput& step, const NgramSpec& spec, int token, int32_t* ids) const;
 
   const CpuContext* context_;
-  Floats scratch_;  // [threads, hidden]
 };
 
 }  // namespace deepinfer::cpu

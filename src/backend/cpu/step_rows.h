@@ -2,6 +2,7 @@
 // table and the slots. Built per stage call; the step outlives it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backend/sparse_ops.h"
@@ -24,6 +25,17 @@ class HistoryView {
   std::byte* Entry(int row, int64_t entry) const {
     const int32_t* table = step_.block_table + int64_t{row} * step_.block_table_stride;
     return base_ + table[entry / per_block_] * block_bytes_ + entry % per_block_ * row_bytes_;
+  }
+  // Addresses of `count` entries from `first` on.
+  void Entries(int row, int64_t first, int count, const void** out) const {
+    for (int i = 0; i < count;) {
+      const int64_t left = per_block_ - (first + i) % per_block_;
+      const std::byte* at = Entry(row, first + i);
+      for (const auto end = static_cast<int>(std::min<int64_t>(count, i + left)); i < end; ++i) {
+        *out++ = at;
+        at += row_bytes_;
+      }
+    }
   }
 
  private:

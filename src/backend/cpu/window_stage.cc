@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/step_rows.h"
@@ -12,7 +13,8 @@
 namespace deepinfer::cpu {
 namespace {
 
-constexpr int kHeadsPerItem = 8;
+constexpr float kLog2E = 1.44269504088896341F;
+constexpr int kHeadsPerItem = 16;
 constexpr int kRopeHalfMax = 256;
 
 void RotateTail(const CpuContext& context, const WindowSpec& spec, const float* cos,
@@ -40,7 +42,8 @@ void WindowStage::Encode(const StepInput& step, const WindowSpec& spec, const Wi
   const int tokens = step.shape.num_tokens;
   rope_.Prepare(context_->pool.get(), step.position, tokens, spec.rope.inv_freq, spec.rope.dim / 2,
                 1.0F);
-  ReserveScratch(spec, 0);
+  scratch_stride_ = (spec.dim + 15) / 16 * 16;
+  scratch_.Reserve(scratch_stride_ * context_->pool->threads());
   const int64_t row_bytes = WindowRowBytes(spec.dim);
   context_->pool->Run(tokens, [&](int t, int thread) {
     if (step.kind[t] == TokenKind::kDead) return;
@@ -50,112 +53,236 @@ void WindowStage::Encode(const StepInput& step, const WindowSpec& spec, const Wi
   });
 }
 
-void WindowStage::ReserveScratch(const WindowSpec& spec, int rows_max) {
-  scratch_stride_ = (std::max(spec.dim, rows_max) + 15) / 16 * 16;
-  scratch_.Reserve(scratch_stride_ * context_->pool->threads());
-}
-
-// Decodes what the token sees, window rows first; returns their count.
-int WindowStage::DecodeRows(const StepInput& step, const WindowSpec& spec, const WindowArgs& args,
-                            int token, float* rows) const {
+WindowStage::List WindowStage::ListOf(const StepInput& step, const WindowSpec& spec,
+                                      const WindowArgs& args, int token) const {
   const int row = step.token_row[token];
   const int first_token = step.query_start[row];
-  const int first = step.position[first_token];
   const int position = step.position[token];
-  const int64_t row_bytes = WindowRowBytes(spec.dim);
-  const StateView ring(step, spec.ring.group, spec.ring.layer, row_bytes);
-  int count = 0;
-  for (int p = std::max(position - spec.window + 1, std::max(RowValue(args.begin, row), 0));
-       p <= position; ++p) {
-    const std::byte* from =
-        p >= first ? args.rows + (first_token + p - first) * row_bytes : ring.At(step.slot[row], p);
-    DecodeWindowRow(from, spec.dim, rows + int64_t{count++} * spec.dim);
+  List list{.fresh = args.rows + first_token * WindowRowBytes(spec.dim),
+            .fresh_first = step.position[first_token],
+            .row = row,
+            .slot = step.slot[row]};
+  list.window_first = std::max({position - spec.window + 1, RowValue(args.begin, row), 0});
+  list.window = std::max(0, position + 1 - list.window_first);
+  list.count = list.window;
+  if (spec.entries.group >= 0) {
+    list.selected = args.selected + int64_t{token} * args.top_k;
+    list.count += args.selected_count[token];
   }
-  if (spec.entries.group < 0) return count;
-  const HistoryView entries(step, spec.entries, MainEntryBytes(spec.dim));
-  const int32_t* selected = args.selected + int64_t{token} * args.top_k;
-  for (int i = 0; i < args.selected_count[token]; ++i) {
-    DecodeMainEntry(entries.Entry(row, selected[i]), spec.dim, rows + int64_t{count++} * spec.dim);
-  }
-  return count;
+  return list;
 }
 
-void WindowStage::AttendHeads(const WindowSpec& spec, const Query& query, const float* rows,
-                              int count, int head_begin, int head_end, float* scores) const {
+// Values [64, dim], then keys in tiles of 16; the last one is filled with zeros.
+void WindowStage::DecodeTile(const WindowSpec& spec, const StateView& ring,
+                             const HistoryView* entries, const List& list, int tile,
+                             float* out) const {
+  const SparseKernels& kernels = context_->sparse();
+  const int first = tile * kKeyTile;
+  const int count = std::min(kKeyTile, list.count - first);
+  for (int i = 0; i < count; ++i) {
+    float* to = out + int64_t{i} * spec.dim;
+    const int index = first + i;
+    if (index >= list.window) {
+      kernels.decode_entry(entries->Entry(list.row, list.selected[index - list.window]), spec.dim,
+                           to);
+      continue;
+    }
+    const int p = list.window_first + index;
+    const std::byte* from = p >= list.fresh_first
+                                ? list.fresh + (p - list.fresh_first) * WindowRowBytes(spec.dim)
+                                : ring.At(list.slot, p);
+    kernels.decode_window(from, spec.dim, to);
+  }
+  if (context_->float32) return;
+  const int whole = (count + kCacheTile - 1) / kCacheTile * kCacheTile;
+  std::fill_n(out + int64_t{count} * spec.dim, int64_t{whole - count} * spec.dim, 0.0F);
+  float* keys = out + int64_t{kKeyTile} * spec.dim;
+  for (int i = 0; i < whole; i += kCacheTile) {
+    kernels.turn_tile(out + int64_t{i} * spec.dim, spec.dim, keys + int64_t{i} * spec.dim);
+  }
+}
+
+// The reference: the sum in the order of the list.
+void WindowStage::AttendPlainly(const WindowSpec& spec, const Query& query, const List& list,
+                                const float* tiles, int head, int heads, float* scores) const {
   const float* sinks = Cpu(*spec.sink).vector.data();
   const float* cos = rope_.cos(query.rope);
   float inverse_sin[kRopeHalfMax];
   for (int i = 0; i < spec.rope.dim / 2; ++i) inverse_sin[i] = -rope_.sin(query.rope)[i];
-  for (int h = head_begin; h < head_end; ++h) {
+  const auto row = [&](int j) {
+    return tiles + (int64_t{j / kKeyTile} * 2 * kKeyTile + j % kKeyTile) * spec.dim;
+  };
+  for (int h = head; h < head + heads; ++h) {
     const float* q = query.q + int64_t{h} * spec.dim;
     float max = sinks[h];
-    for (int j = 0; j < count; ++j) {
-      scores[j] = DotLanes(q, rows + int64_t{j} * spec.dim, spec.dim) * spec.scale;
+    for (int j = 0; j < list.count; ++j) {
+      scores[j] = DotLanes(q, row(j), spec.dim) * spec.scale;
       max = std::max(max, scores[j]);
     }
     float sum = 0.0F;
-    for (int j = 0; j < count; ++j) {
+    for (int j = 0; j < list.count; ++j) {
       scores[j] = std::exp(scores[j] - max);
       sum += scores[j];
     }
     sum += std::exp(sinks[h] - max);
     float* out = query.out + int64_t{h} * spec.dim;
     std::fill_n(out, spec.dim, 0.0F);
-    for (int j = 0; j < count; ++j) {
-      context_->rows->add_scaled(scores[j] / sum, rows + int64_t{j} * spec.dim, spec.dim, out);
+    for (int j = 0; j < list.count; ++j) {
+      context_->rows->add_scaled(scores[j] / sum, row(j), spec.dim, out);
     }
     RotateTail(*context_, spec, cos, inverse_sin, out);
   }
 }
 
-void WindowStage::Attend(const StepInput& step, const WindowSpec& spec, const WindowArgs& args) {
+void WindowStage::StartHeads(const WindowSpec& spec, const Query& query, int head, int heads,
+                             const State& state) const {
+  const float* sinks = Cpu(*spec.sink).vector.data() + head;
+  const float* q = query.q + int64_t{head} * spec.dim;
+  const int64_t size = int64_t{heads} * spec.dim;
+  const float scale = spec.scale * kLog2E;
+  for (int64_t i = 0; i < size; ++i) state.q[i] = q[i] * scale;
+  std::fill_n(state.acc, size, 0.0F);
+  for (int h = 0; h < heads; ++h) {  // the sink is a key that was seen first and adds no value
+    state.max[h] = sinks[h] * kLog2E;
+    state.sum[h] = 1.0F;
+  }
+}
+
+void WindowStage::AttendTile(const WindowSpec& spec, const List& list, int tile, const float* rows,
+                             int heads, const State& state) const {
+  const int count = std::min(kKeyTile, list.count - tile * kKeyTile);
+  std::fill_n(state.visible, heads, count);
+  AttentionStep step{.q = state.q,
+                     .rows = heads,
+                     .head_dim = spec.dim,
+                     .visible = state.visible,
+                     .k = {},
+                     .v = {},
+                     .soon = {},
+                     .max = state.max,
+                     .sum = state.sum,
+                     .acc = state.acc};
+  for (int i = 0; i * kCacheTile < count; ++i) {
+    step.v[i] = rows + int64_t{i} * kCacheTile * spec.dim;
+    step.k[i] = rows + (int64_t{kKeyTile} + i * kCacheTile) * spec.dim;
+  }
+  context_->rows->attention[kCacheF32](step);
+}
+
+void WindowStage::FinishHeads(const WindowSpec& spec, const Query& query, int head, int heads,
+                              const State& state) const {
+  const float* cos = rope_.cos(query.rope);
+  float inverse_sin[kRopeHalfMax];
+  for (int i = 0; i < spec.rope.dim / 2; ++i) inverse_sin[i] = -rope_.sin(query.rope)[i];
+  for (int h = 0; h < heads; ++h) {
+    const float* acc = state.acc + int64_t{h} * spec.dim;
+    float* out = query.out + int64_t{head + h} * spec.dim;
+    const float scale = 1.0F / state.sum[h];
+    for (int i = 0; i < spec.dim; ++i) out[i] = acc[i] * scale;
+    RotateTail(*context_, spec, cos, inverse_sin, out);
+  }
+}
+
+WindowStage::State WindowStage::StateOf(const WindowSpec& spec, int heads, int thread) const {
+  float* at = scratch_.get() + thread * scratch_stride_;
+  const int64_t size = int64_t{heads} * spec.dim;
+  return {.q = at,
+          .acc = at + size,
+          .max = at + 2 * size,
+          .sum = at + 2 * size + heads,
+          .visible = reinterpret_cast<int32_t*>(at + 2 * size + 2 * heads)};
+}
+
+// Attends every query of queries_ over its list.
+void WindowStage::AttendLists(const WindowSpec& spec, const StateView& ring,
+                              const HistoryView* entries) {
   DI_CHECK(spec.rope.dim / 2 <= kRopeHalfMax && spec.rope.dim <= spec.dim, "rope of {} elements",
            spec.rope.dim);
-  const int tokens = step.shape.num_tokens;
-  const int threads = context_->pool->threads();
-  const int rows_max = spec.window + (spec.entries.group >= 0 ? args.top_k : 0);
-  ReserveScratch(spec, rows_max);
-  rope_.Prepare(context_->pool.get(), step.position, tokens, spec.rope.inv_freq, spec.rope.dim / 2,
-                1.0F);
-  const int64_t rows_stride = int64_t{rows_max} * spec.dim;
-  const auto query = [&](int t) {
-    return Query{.q = args.q + int64_t{t} * spec.heads * spec.dim,
-                 .out = args.out + int64_t{t} * spec.heads * spec.dim,
-                 .rope = t};
-  };
-  const auto dead = [&](int t) {
-    if (step.kind[t] != TokenKind::kDead) return false;
-    std::fill_n(args.out + int64_t{t} * spec.heads * spec.dim, int64_t{spec.heads} * spec.dim,
-                0.0F);
-    return true;
-  };
-  if (tokens >= 2 * threads) {  // a token is an item
-    rows_.Reserve(rows_stride * threads);
-    context_->pool->Run(tokens, [&](int t, int thread) {
-      if (dead(t)) return;
-      float* rows = rows_.get() + thread * rows_stride;
-      const int count = DecodeRows(step, spec, args, t, rows);
-      AttendHeads(spec, query(t), rows, count, 0, spec.heads,
-                  scratch_.get() + thread * scratch_stride_);
+  if (queries_.empty()) return;
+  ComputePool* pool = context_->pool.get();
+  const int threads = pool->threads();
+  const auto queries = static_cast<int>(queries_.size());
+  const auto lists = static_cast<int>(lists_.size());
+  const int64_t tile_floats = int64_t{2} * kKeyTile * spec.dim;
+  const auto tiles_of = [&](const List& list) { return (list.count + kKeyTile - 1) / kKeyTile; };
+  const bool whole = lists == queries && queries >= 2 * threads && !context_->float32;
+  const int heads = whole ? spec.heads : std::min(spec.heads, kHeadsPerItem);
+  int tiles = 0;
+  for (const List& list : lists_) tiles = std::max(tiles, tiles_of(list));
+  const int64_t state_floats = 2 * int64_t{heads} * spec.dim + 3 * int64_t{heads};
+  scratch_stride_ = (std::max<int64_t>(state_floats, tiles * kKeyTile) + 15) / 16 * 16;
+  scratch_.Reserve(scratch_stride_ * threads);
+  if (whole) {  // a query is an item
+    rows_.Reserve(tile_floats * threads);
+    pool->Run(queries, [&](int i, int thread) {
+      const Query& query = queries_[static_cast<size_t>(i)];
+      const List& list = lists_[static_cast<size_t>(i)];
+      float* rows = rows_.get() + thread * tile_floats;
+      const State state = StateOf(spec, heads, thread);
+      StartHeads(spec, query, 0, heads, state);
+      for (int tile = 0; tile < tiles_of(list); ++tile) {
+        DecodeTile(spec, ring, entries, list, tile, rows);
+        AttendTile(spec, list, tile, rows, heads, state);
+      }
+      FinishHeads(spec, query, 0, heads, state);
     });
-  } else {  // few tokens: their heads are shared out
-    rows_.Reserve(rows_stride * tokens);
-    counts_.assign(static_cast<size_t>(tokens), 0);
-    context_->pool->Run(tokens, [&](int t, int) {
-      if (dead(t)) return;
-      counts_[static_cast<size_t>(t)] =
-          DecodeRows(step, spec, args, t, rows_.get() + t * rows_stride);
+    return;
+  }
+  // Few queries, or several to a list: their heads are shared out.
+  const int slab = std::min(lists, 2 * threads);
+  const int per_list = queries / lists;
+  const int groups = (spec.heads + heads - 1) / heads;
+  rows_.Reserve(tile_floats * tiles * slab);
+  for (int first = 0; first < lists; first += slab) {
+    const int count = std::min(slab, lists - first);
+    pool->Run(count * tiles, [&](int item, int) {
+      const List& list = lists_[static_cast<size_t>(first + item / tiles)];
+      const int tile = item % tiles;
+      if (tile >= tiles_of(list)) return;
+      DecodeTile(spec, ring, entries, list, tile, rows_.get() + item * tile_floats);
     });
-    const int groups = (spec.heads + kHeadsPerItem - 1) / kHeadsPerItem;
-    context_->pool->Run(tokens * groups, [&](int item, int thread) {
-      const int t = item / groups;
-      if (counts_[static_cast<size_t>(t)] == 0) return;
-      const int begin = item % groups * kHeadsPerItem;
-      AttendHeads(spec, query(t), rows_.get() + t * rows_stride, counts_[static_cast<size_t>(t)],
-                  begin, std::min(spec.heads, begin + kHeadsPerItem),
-                  scratch_.get() + thread * scratch_stride_);
+    pool->Run(count * per_list * groups, [&](int item, int thread) {
+      const int i = first * per_list + item / groups;
+      const Query& query = queries_[static_cast<size_t>(i)];
+      const int own = i / per_list - first;
+      const List& list = lists_[static_cast<size_t>(first + own)];
+      const int head = item % groups * heads;
+      const int own_heads = std::min(heads, spec.heads - head);
+      const float* rows = rows_.get() + int64_t{own} * tiles * tile_floats;
+      if (context_->float32) {
+        AttendPlainly(spec, query, list, rows, head, own_heads,
+                      scratch_.get() + thread * scratch_stride_);
+        return;
+      }
+      const State state = StateOf(spec, heads, thread);
+      StartHeads(spec, query, head, own_heads, state);
+      for (int tile = 0; tile < tiles_of(list); ++tile) {
+        AttendTile(spec, list, tile, rows + tile * tile_floats, own_heads, state);
+      }
+      FinishHeads(spec, query, head, own_heads, state);
     });
   }
+}
+
+void WindowStage::Attend(const StepInput& step, const WindowSpec& spec, const WindowArgs& args) {
+  const int tokens = step.shape.num_tokens;
+  rope_.Prepare(context_->pool.get(), step.position, tokens, spec.rope.inv_freq, spec.rope.dim / 2,
+                1.0F);
+  queries_.clear();
+  lists_.clear();
+  const int64_t width = int64_t{spec.heads} * spec.dim;
+  for (int t = 0; t < tokens; ++t) {
+    if (step.kind[t] == TokenKind::kDead) {
+      std::fill_n(args.out + t * width, width, 0.0F);
+      continue;
+    }
+    queries_.push_back({.q = args.q + t * width, .out = args.out + t * width, .rope = t});
+    lists_.push_back(ListOf(step, spec, args, t));
+  }
+  const StateView ring(step, spec.ring.group, spec.ring.layer, WindowRowBytes(spec.dim));
+  std::optional<HistoryView> entries;
+  if (spec.entries.group >= 0) entries.emplace(step, spec.entries, MainEntryBytes(spec.dim));
+  AttendLists(spec, ring, entries.has_value() ? &*entries : nullptr);
   StoreRows(step, spec, args);
 }
 
@@ -188,37 +315,32 @@ void WindowStage::AttendDraft(const WindowSpec& spec, const DraftWindowArgs& arg
   }
   rope_.Prepare(context_->pool.get(), positions_.data(), tokens, spec.rope.inv_freq,
                 spec.rope.dim / 2, 1.0F);
-  const int rows_max = spec.window + args.block;
-  ReserveScratch(spec, rows_max);
-  const int64_t rows_stride = int64_t{rows_max} * spec.dim;
-  rows_.Reserve(rows_stride * args.rows);
-  counts_.assign(static_cast<size_t>(args.rows), 0);
-  const StateView ring(args.cache_slots, *args.layout, spec.ring.group, spec.ring.layer, row_bytes);
-  context_->pool->Run(args.rows, [&](int row, int thread) {
-    float* rows = rows_.get() + row * rows_stride;
-    int& count = counts_[static_cast<size_t>(row)];
-    const int anchor = args.position[row];
-    for (int p = std::max(anchor - spec.window, std::max(RowValue(args.begin, row), 0)); p < anchor;
-         ++p) {
-      DecodeWindowRow(ring.At(args.slot[row], p), spec.dim, rows + int64_t{count++} * spec.dim);
-    }
-    for (int t = row * args.block; t < (row + 1) * args.block; ++t) {
-      std::byte* encoded = args.encoded + t * row_bytes;
-      EncodeToken(spec, t, args.q + int64_t{t} * spec.heads * spec.dim,
-                  args.kv + int64_t{t} * spec.dim, encoded,
-                  scratch_.get() + thread * scratch_stride_);
-      DecodeWindowRow(encoded, spec.dim, rows + int64_t{count++} * spec.dim);
-    }
-  });
+  scratch_stride_ = (spec.dim + 15) / 16 * 16;
+  scratch_.Reserve(scratch_stride_ * context_->pool->threads());
+  const int64_t width = int64_t{spec.heads} * spec.dim;
   context_->pool->Run(tokens, [&](int t, int thread) {
-    const int row = t / args.block;
-    AttendHeads(spec,
-                {.q = args.q + int64_t{t} * spec.heads * spec.dim,
-                 .out = args.out + int64_t{t} * spec.heads * spec.dim,
-                 .rope = t},
-                rows_.get() + row * rows_stride, counts_[static_cast<size_t>(row)], 0, spec.heads,
-                scratch_.get() + thread * scratch_stride_);
+    EncodeToken(spec, t, args.q + t * width, args.kv + int64_t{t} * spec.dim,
+                args.encoded + t * row_bytes, scratch_.get() + thread * scratch_stride_);
   });
+  queries_.clear();
+  lists_.clear();
+  for (int row = 0; row < args.rows; ++row) {
+    const int anchor = args.position[row];
+    List list{.fresh = args.encoded + int64_t{row} * args.block * row_bytes,
+              .fresh_first = anchor,
+              .row = row,
+              .slot = args.slot[row]};
+    list.window_first =
+        std::min(anchor, std::max({anchor - spec.window, RowValue(args.begin, row), 0}));
+    list.window = anchor - list.window_first + args.block;
+    list.count = list.window;
+    lists_.push_back(list);
+    for (int t = row * args.block; t < (row + 1) * args.block; ++t) {
+      queries_.push_back({.q = args.q + t * width, .out = args.out + t * width, .rope = t});
+    }
+  }
+  const StateView ring(args.cache_slots, *args.layout, spec.ring.group, spec.ring.layer, row_bytes);
+  AttendLists(spec, ring, nullptr);
 }
 
 }  // namespace deepinfer::cpu

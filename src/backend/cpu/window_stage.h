@@ -1,7 +1,7 @@
 // Attention over a sliding window of FP8 rows and selected FP4 entries, with sink and inverse rope.
-// Keys are values; all heads share them. A token's rows are decoded once, in the order window
-// ascending, then entries ascending, and every sum runs in that order.
-// Owned by CpuSparseOps; called on the runner thread.
+// Keys are values; all heads share them. A token's rows stand in the order window ascending, then
+// entries ascending, and are taken in tiles of 64 of that list. In float32 mode the softmax runs
+// over the whole list, in plain loops. Owned by CpuSparseOps; called on the runner thread.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu_context.h"
 #include "backend/cpu/rope_table.h"
+#include "backend/cpu/step_rows.h"
 #include "backend/sparse_ops.h"
 
 namespace deepinfer::cpu {
@@ -22,27 +23,56 @@ class WindowStage {
   void AttendDraft(const WindowSpec& spec, const DraftWindowArgs& args);
 
  private:
-  // One query token under all heads; its rows decoded to [rows, dim].
+  // One query token under all heads.
   struct Query {
     const float* q = nullptr;
     float* out = nullptr;
     int rope = 0;  // index in rope_
   };
+  // The rows that a query sees: window rows ascending, then entries ascending.
+  struct List {
+    const std::byte* fresh = nullptr;  // of position fresh_first on: rows of this step
+    int fresh_first = 0;               // position
+    int window_first = 0;              // position
+    int window = 0;                    // rows
+    const int32_t* selected = nullptr;
+    int count = 0;  // with entries
+    int row = 0;
+    int slot = 0;
+  };
+  // Running softmax of some heads of a query.
+  struct State {
+    float* q = nullptr;    // [heads, dim] scaled
+    float* acc = nullptr;  // [heads, dim]
+    float* max = nullptr;
+    float* sum = nullptr;
+    int32_t* visible = nullptr;
+  };
   void EncodeToken(const WindowSpec& spec, int token, float* q, const float* kv, std::byte* row,
                    float* scratch) const;
-  int DecodeRows(const StepInput& step, const WindowSpec& spec, const WindowArgs& args, int token,
-                 float* rows) const;
-  void AttendHeads(const WindowSpec& spec, const Query& query, const float* rows, int count,
-                   int head_begin, int head_end, float* scores) const;
+  List ListOf(const StepInput& step, const WindowSpec& spec, const WindowArgs& args,
+              int token) const;
+  void DecodeTile(const WindowSpec& spec, const StateView& ring, const HistoryView* entries,
+                  const List& list, int tile, float* out) const;
+  void AttendPlainly(const WindowSpec& spec, const Query& query, const List& list,
+                     const float* tiles, int head, int heads, float* scores) const;
+  void StartHeads(const WindowSpec& spec, const Query& query, int head, int heads,
+                  const State& state) const;
+  void AttendTile(const WindowSpec& spec, const List& list, int tile, const float* rows, int heads,
+                  const State& state) const;
+  void FinishHeads(const WindowSpec& spec, const Query& query, int head, int heads,
+                   const State& state) const;
+  State StateOf(const WindowSpec& spec, int heads, int thread) const;
+  void AttendLists(const WindowSpec& spec, const StateView& ring, const HistoryView* entries);
   void StoreRows(const StepInput& step, const WindowSpec& spec, const WindowArgs& args) const;
-  void ReserveScratch(const WindowSpec& spec, int rows_max);
 
   const CpuContext* context_;
   RopeTable rope_;
   std::vector<int32_t> positions_;
-  std::vector<int> counts_;  // decoded rows of each token or row
-  Floats rows_;              // [tokens in work or threads, rows_max, dim]
-  Floats scratch_;           // [threads, scores]
+  std::vector<Query> queries_;  // of the call; dead tokens have none
+  std::vector<List> lists_;     // one per query, or per equal number of queries
+  Floats rows_;     // decoded tiles of lists in work: values [64, dim], keys 4 x [dim, 16]
+  Floats scratch_;  // [threads, states or a row]
   int64_t scratch_stride_ = 0;
 };
 
