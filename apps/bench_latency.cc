@@ -54,9 +54,9 @@ Iteration RunIteration(Engine* engine, const LatencyFlags& flags, int iteration)
     }
     end = std::max(end, times.last);
     double at = times.first;
-    for (double gap : times.gaps) {
-      at += gap;
-      late += at > started ? 1 : 0;
+    for (size_t i = 0; i < times.gaps.size(); ++i) {
+      at += times.gaps[i];
+      late += at > started ? times.gap_tokens[i] : 0;
     }
   }
   out.latency_s = end - begin;

@@ -145,6 +145,7 @@ int RunBenchSpeculation(int argc, char** argv) {
   line.Add("--repeat", &flags.repeat, "passes that are counted, after one that is not");
   line.Add("--temperature", &flags.temperature, "0 is greedy");
   line.AddSwitch("--json", &flags.as_json, "print one JSON object");
+  options.engine.speculative.method = "auto";
   AddEngineFlags(&line, &options.engine);
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
   if (flags.output_len < 2 || flags.repeat < 1) {

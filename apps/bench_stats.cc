@@ -65,6 +65,7 @@ class TimingBoard::Sink final : public OutputSink {
         times.first = now;
       } else {
         times.gaps.push_back(now - times.last);
+        times.gap_tokens.push_back(static_cast<int64_t>(delta.token_ids.size()));
       }
       times.last = now;
       times.tokens += static_cast<int64_t>(delta.token_ids.size());

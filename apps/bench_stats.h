@@ -27,7 +27,8 @@ double NowSeconds();  // monotonic
 struct RequestTimes {
   double submitted = 0, first = 0, last = 0;
   int64_t tokens = 0;
-  std::vector<double> gaps;  // between deltas after the first
+  std::vector<double> gaps;         // between deltas after the first
+  std::vector<int64_t> gap_tokens;  // tokens of the delta that ends each gap
   bool failed = false;
   std::string error;
 };

@@ -14,7 +14,7 @@ inline constexpr int kDraftTokensMax = 16;
 struct SpeculativeConfig {
   // "none"; "ngram": continue as the same tokens were continued earlier in prompt and output;
   // "dspark": the draft layers of the checkpoint; "auto": dspark where there are draft layers.
-  std::string method = "auto";
+  std::string method = "none";
   // Drafts of one verification, 0..kDraftTokensMax; 0: no speculation.
   int num_speculative_tokens = 5;
   // Longest and shortest run of tokens that ngram looks up, at most 64. 0: as the other one; both
