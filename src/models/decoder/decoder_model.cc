@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "models/model_info.h"
+
 namespace deepinfer {
 namespace {
 
@@ -24,17 +26,7 @@ Result<std::unique_ptr<Model>> DecoderModel::Load(const Checkpoint& checkpoint, 
 
 DecoderModel::DecoderModel(const Checkpoint& checkpoint, Backend* backend, DecoderWeights weights)
     : backend_(backend), config_(checkpoint.config()), weights_(std::move(weights)) {
-  info_.architecture = config_.architecture;
-  info_.name = config_.name;
-  info_.dtype = Info(checkpoint.main_dtype()).name;
-  info_.parameters = checkpoint.parameters();
-  info_.layers = config_.layers;
-  info_.hidden = config_.hidden;
-  info_.vocab = config_.vocab;
-  info_.context_max = config_.context_max;
-  info_.weight_bytes = weights_.packed_bytes;
-  info_.eos_ids = config_.eos_ids;
-  info_.bos_id = config_.bos_id;
+  info_ = InfoOf(checkpoint, weights_.packed_bytes);
   layout_.history.push_back({.name = "full",
                              .ratio = 1,
                              .layers = config_.layers,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "models/model_info.h"
 
 namespace deepinfer {
 namespace {
@@ -46,18 +47,7 @@ Result<std::unique_ptr<Model>> DeepseekV4Model::Load(const Checkpoint& checkpoin
 DeepseekV4Model::DeepseekV4Model(const Checkpoint& checkpoint, Backend* backend,
                                  DeepseekV4Config config, DeepseekV4Weights weights)
     : backend_(backend), config_(std::move(config)), weights_(std::move(weights)) {
-  const ModelConfig& facts = checkpoint.config();
-  info_.architecture = facts.architecture;
-  info_.name = facts.name;
-  info_.dtype = Info(checkpoint.main_dtype()).name;
-  info_.parameters = checkpoint.parameters();
-  info_.layers = config_.layers;
-  info_.hidden = config_.hidden;
-  info_.vocab = config_.vocab;
-  info_.context_max = facts.context_max;
-  info_.weight_bytes = weights_.packed_bytes;
-  info_.eos_ids = facts.eos_ids;
-  info_.bos_id = facts.bos_id;
+  info_ = InfoOf(checkpoint, weights_.packed_bytes);
   LayOutCache();
   CreateActivations();
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "models/model_info.h"
 #include "tensor/fake_quant.h"
 
 namespace deepinfer {
@@ -48,18 +49,8 @@ V41Model::V41Model(const Checkpoint& checkpoint, V41Config config, Backend* back
       ops_(backend->sparse_ops()),
       config_(std::move(config)),
       weights_(std::move(weights)) {
-  const ModelConfig& common = checkpoint.config();
-  info_.architecture = common.architecture;
-  info_.name = common.name;
-  info_.dtype = Info(checkpoint.main_dtype()).name;
+  info_ = InfoOf(checkpoint, weights_.packed_bytes);
   info_.parameters = weights_.parameters;
-  info_.layers = config_.layers;
-  info_.hidden = config_.hidden;
-  info_.vocab = config_.vocab;
-  info_.context_max = config_.context_max;
-  info_.weight_bytes = weights_.packed_bytes;
-  info_.eos_ids = common.eos_ids;
-  info_.bos_id = common.bos_id;
   info_.image_id = config_.image_id;
   BuildLayout();
   CreateActivations();
