@@ -124,7 +124,7 @@ class FileRun {
     if (server_ == nullptr) {
       DI_ASSIGN(server_, ApiTestServer::Start(""));
     }
-    if (step->kind == ApiStep::Kind::kLoad) return server_->Load();
+    if (step->kind == ApiStep::Kind::kLoad) return server_->Release();
     if (step->kind == ApiStep::Kind::kLeave) return server_->Leave();
     if (step->exchange.kind == ApiExchange::Kind::kHold) return server_->Hold(step->exchange);
     return RunExchange(*step);

@@ -20,7 +20,7 @@ class ApiTestServer {
   ~ApiTestServer();
 
   // Lets the model that "loading" holds back arrive.
-  Status Load();
+  Status Release();
   Result<HttpClientResponse> Send(const ApiExchange& exchange);
   // Sends, and returns when the engine has the request.
   Status Hold(const ApiExchange& exchange);
@@ -30,8 +30,12 @@ class ApiTestServer {
  private:
   struct Options;
   ApiTestServer();
-  // Requests that run or wait, by /health.
-  Result<int64_t> Unfinished();
+  // What /health counts.
+  struct Load {
+    int64_t running = -1;
+    int64_t waiting = -1;
+  };
+  Result<Load> ReadLoad();
   Status AwaitUnfinished(int64_t count);
 
   std::unique_ptr<Options> options_;
