@@ -32,8 +32,8 @@ void AddServeFlags(CommandLine* line, ServerConfig* config) {
   line->Add("--port", &config->port, "port to listen on; 0: any free one");
   line->Add("--api-key", &config->api_keys, "key that requests must show; may be repeated");
   line->MarkSecret("api-key");
-  line->Add("--served-model-name", &config->served_model_names,
-            "name that requests may give; may be repeated");
+  line->AddList("--served-model-name", &config->served_model_names,
+                "names that requests may give; the first is reported");
   line->Add("--chat-template", &config->chat_template_file,
             "Jinja file that replaces the checkpoint's chat template");
   line->AddSwitch("--trust-user-special-tokens", &config->trust_user_special_tokens,
@@ -231,6 +231,12 @@ int RunServe(int argc, char** argv) {
   if (Status status = Engine::CheckConfig(config.engine); !status.ok()) {
     return FailUsage(kCommand, status);
   }
+  // "--served-model-name NAME MODEL" reads as two names; the default model would be a surprise.
+  if (config.model.empty() && config.served_model_names.size() > 1) {
+    return FailUsage(kCommand, Invalid(Format("--served-model-name took {} names and no model is "
+                                              "given: put MODEL first, or use --model",
+                                              config.served_model_names.size())));
+  }
   Result<std::string> path = ResolveModelPath(config.model);
   if (!path.ok()) return Fail(kCommand, path.status());
   // A name of the hub stays what it was asked for by; a path is named after its last part.
@@ -253,6 +259,8 @@ int RunServe(int argc, char** argv) {
   LogInfo("listening on {}, loading {}", UrlOf(config.host, server.port()), config.model);
   if (const std::optional<int> code = Serve(server, outcome, &events)) return *code;
 
+  LogInfo("shutting down: requests that run have {} ms to end; a second signal cuts them",
+          config.shutdown_timeout_ms);
   std::atomic<bool> drained{false};
   std::thread drain([&] {
     if (!server.Drain(config.shutdown_timeout_ms)) LogWarning("some requests were cut");

@@ -63,7 +63,7 @@ class HttpServerTest : public testing::Test {
   std::shared_ptr<ResponseWriter> WaitHeld(size_t index = 0) {
     std::unique_lock lock(mutex_);
     const bool there =
-        changed_.wait_for(lock, std::chrono::seconds(5), [&] { return held_.size() > index; });
+        changed_.wait_for(lock, std::chrono::seconds(60), [&] { return held_.size() > index; });
     EXPECT_TRUE(there);
     return there ? held_[index] : nullptr;
   }
@@ -74,7 +74,7 @@ class HttpServerTest : public testing::Test {
   }
   std::optional<CloseReason> WaitClosed() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(5), [&] { return !closed_.empty(); });
+    changed_.wait_for(lock, std::chrono::seconds(60), [&] { return !closed_.empty(); });
     return closed_.empty() ? std::nullopt : std::optional(closed_.front());
   }
   template <typename Condition>
@@ -308,9 +308,10 @@ TEST_F(HttpServerTest, TornRequestsLeaveNothingBehind) {
 
 TEST_F(HttpServerTest, SlowHeaderAndSlowBodyAreCutInTime) {
   HttpServerConfig config;
-  config.header_timeout_ms = 200;
-  config.body_timeout_ms = 200;
-  config.idle_timeout_ms = 200;
+  // Long enough that the clients below have sent what they send even on a busy machine.
+  config.header_timeout_ms = 2000;
+  config.body_timeout_ms = 2000;
+  config.idle_timeout_ms = 2000;
   StartServer(config);
   RawClient slow_header(server_->port());
   RawClient slow_body(server_->port());

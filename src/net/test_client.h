@@ -40,17 +40,17 @@ class RawClient {
   }
 
   // Reads until `text` holds `marker`, the peer closes, or time is up.
-  std::string ReadUntil(std::string_view marker, int timeout_ms = 5'000) {
+  std::string ReadUntil(std::string_view marker, int timeout_ms = 60'000) {
     return ReadWhile(
         [marker](const std::string& text) { return text.find(marker) == std::string::npos; },
         timeout_ms);
   }
   // Reads until the peer closes. Sets ended().
-  std::string ReadAll(int timeout_ms = 5'000) {
+  std::string ReadAll(int timeout_ms = 60'000) {
     return ReadWhile([](const std::string&) { return true; }, timeout_ms);
   }
   // One answer with a Content-Length; what follows stays for the next call.
-  std::string ReadResponse(int timeout_ms = 5'000) {
+  std::string ReadResponse(int timeout_ms = 60'000) {
     size_t whole = std::string::npos;
     std::string text = ReadWhile(
         [&whole](const std::string& seen) {

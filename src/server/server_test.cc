@@ -260,7 +260,7 @@ TEST_F(ServerTest, MetricsKeepTheirInvariants) {
 TEST_F(ServerTest, StuckStepsAreSeen) {
   ServerConfig config;
   config.watchdog_timeout_ms = 50;
-  StartLoaded(config, 1'000'000);
+  StartLoaded(config, 4'000'000);
   EXPECT_FALSE(server_->stuck());
   const std::string body = Format("{{{}, \"max_tokens\": 1}}", kPrompt);
   RawClient client(server_->port());
@@ -269,7 +269,7 @@ TEST_F(ServerTest, StuckStepsAreSeen) {
              "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
              body.size(), body));
   bool seen = false;
-  // The step takes a second; requests to /health pace this loop.
+  // The step takes four seconds; requests to /health pace this loop.
   for (int i = 0; i < 100'000 && !seen; ++i) {
     const HttpClientResponse health = Send("GET", "/health");
     seen = health.status == 503 && health.body.find("\"stuck\"") != std::string::npos;

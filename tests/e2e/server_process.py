@@ -119,7 +119,7 @@ class Server:
             out[name.replace('{}', '')] = float(value)
         return out
 
-    def wait_idle(self, timeout_s=5):
+    def wait_idle(self, timeout_s=60):
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             health = self.health()
@@ -128,16 +128,28 @@ class Server:
             time.sleep(0.002)
         return False
 
+    def wait_log(self, text, timeout_s=60):
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if any(text in line for line in list(self.log)):
+                return True
+            time.sleep(0.002)
+        return False
+
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
-    def wait_exit(self, timeout_s=30):
+    def wait_exit(self, timeout_s=60):
         return self.process.wait(timeout=timeout_s)
 
-    def raw(self, data, timeout_s=10):
-        """Sends bytes, returns everything until the server closes."""
+    def raw(self, data, timeout_s=60):
+        """Sends bytes and an end, returns everything until the server closes."""
         with socket.create_connection(('127.0.0.1', self.port), timeout=timeout_s) as client:
-            client.sendall(data)
+            try:
+                client.sendall(data)
+                client.shutdown(socket.SHUT_WR)
+            except OSError:  # the server has seen enough
+                pass
             out = b''
             while True:
                 try:
