@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 #include "api/api_test_util.h"
 #include "base/format.h"
@@ -202,7 +201,6 @@ Status ApiTestServer::AwaitUnfinished(int64_t count) {
   while (std::chrono::steady_clock::now() < end) {
     DI_ASSIGN(now, ReadLoad());
     if (now.running == running && now.waiting == count - running) return {};
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return Internal(Format("{} requests run and {} wait, {} and {} were expected", now.running,
                          now.waiting, running, count - running));
