@@ -251,6 +251,12 @@ void CommandLine::Add(const std::string& names, std::vector<std::string>* value,
       1 << 20);
 }
 
+void CommandLine::AddList(const std::string& names, std::vector<std::string>* value,
+                          const std::string& help) {
+  Add(names, value, help);
+  impl_->entries.back()->option->allow_extra_args(true)->type_name("TEXT ...");
+}
+
 void CommandLine::Add(const std::string& names, int* value, const std::string& help) {
   impl_->BindNumber(names, value, help);
 }

@@ -35,6 +35,8 @@ class CommandLine {
   void Add(const std::string& names, std::optional<int64_t>* value, const std::string& help);
   void Add(const std::string& names, std::optional<float>* value, const std::string& help);
   void Add(const std::string& names, std::vector<std::string>* value, const std::string& help);
+  // Values may also follow one flag, as far as no other flag comes: --name A B.
+  void AddList(const std::string& names, std::vector<std::string>* value, const std::string& help);
   // A switch: "--flag" sets it, "--no-flag" clears it, "--flag=false" works as well.
   void AddSwitch(const std::string& names, bool* value, const std::string& help);
   // One of `choices`; an empty choice stands for "not set" and is not listed.

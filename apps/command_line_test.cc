@@ -122,6 +122,28 @@ TEST_F(CommandLineTest, WrongValuesAreUsageErrors) {
   }
 }
 
+TEST(CommandLineListTest, TakesValuesUpToTheNextFlag) {
+  std::vector<std::string> names;
+  std::string model;
+  int port = 0;
+  const auto parse = [&](const std::vector<std::string>& words) {
+    names.clear();
+    model.clear();
+    CommandLine line("deepinfer test", "summary");
+    line.Add("-m,--model,MODEL", &model, "model");
+    line.AddList("--name", &names, "names");
+    line.Add("--port", &port, "port");
+    return ParseWords(&line, words);
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(parse({"m.gguf", "--name", "a", "b", "--port", "1"}), std::nullopt);
+  EXPECT_EQ(model, "m.gguf");
+  EXPECT_EQ(names, (Names{"a", "b"}));
+  EXPECT_EQ(parse({"--name", "a", "--name=b", "--model", "m"}), std::nullopt);
+  EXPECT_EQ(names, (Names{"a", "b"}));
+  EXPECT_EQ(parse({"--name"}), 2);
+}
+
 TEST_F(CommandLineTest, HelpAndPrintConfigEndTheProcess) {
   EXPECT_EQ(ParseWords(&line_, {"--help"}), 0);
   EXPECT_EQ(ParseWords(&line_, {"--print-config"}), 0);
