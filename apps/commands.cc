@@ -14,6 +14,7 @@ constexpr Command kCommands[] = {
     {"bench", "measure latency, throughput or a server", RunBench},
     {"doctor", "show what this machine offers", RunDoctor},
     {"tokenize", "turn text into token ids", RunTokenize},
+    {"grammar", "check schemas and what keeps to them", RunGrammar},
     {"model", "list, pull, inspect, quantize models", RunModel},
 };
 

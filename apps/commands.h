@@ -47,5 +47,6 @@ int RunBench(int argc, char** argv);
 int RunDoctor(int argc, char** argv);
 int RunTokenize(int argc, char** argv);
 int RunModel(int argc, char** argv);
+int RunGrammar(int argc, char** argv);
 
 }  // namespace deepinfer

@@ -1,0 +1,137 @@
+// The automaton at work: a set of stacks, moved byte by byte. A stack is a frame and its parents;
+// frames are immutable and shared, so a set of stacks is a list of top frames and going back is
+// forgetting. One machine per matcher, on its thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "text/grammar/grammar_program.h"
+
+namespace deepinfer {
+
+using FrameId = uint32_t;
+
+struct GrammarFrame {
+  enum class Kind : uint8_t {
+    kDone,
+    kRule,
+    kRepeat,
+    kValue,
+    kString,
+    kKey,
+    kNumber,
+    kLiteral,
+    kObject,
+    kArray
+  };
+  FrameId parent = 0;
+  uint32_t plan = 0;        // index in the program's table of the kind
+  uint32_t state = 0;       // of the automaton; of an object after a key: its value
+  uint32_t count = 0;       // code points, items, properties, repetitions
+  uint64_t value = 0;       // a code point in the making; matches of contains; digits
+  uint64_t extra = 0;       // tracked keys seen: the bits, or where they are; upper half of digits
+  uint64_t hash = 0;        // of this stack, exactly
+  uint64_t class_hash = 0;  // the same where counts far from their limit are alike
+  uint16_t aux = 0;
+  uint16_t depth = 0;   // of JSON
+  uint16_t height = 0;  // of the stack
+  Kind kind = Kind::kDone;
+  uint8_t phase = 0;
+};
+
+class GrammarMachine {
+ public:
+  // Counts further than this from their limit are alike to any token.
+  static constexpr uint32_t kFar = 256;
+  static constexpr FrameId kDone = 0;
+
+  explicit GrammarMachine(const GrammarProgram& program);
+
+  // The tops before the first byte.
+  void Start(std::vector<FrameId>* tops);
+  // Appends the tops after `byte` to `out`, whose part from `begin` on is this step's set.
+  void Step(FrameId top, uint8_t byte, size_t begin, std::vector<FrameId>* out);
+  // The output may end with this top.
+  bool CanFinish(FrameId top);
+
+  const GrammarFrame& frame(FrameId id) const { return frames_[id]; }
+  const GrammarProgram& program() const { return program_; }
+
+  // One code point further in the text that `frame` reads, whose automaton and count stand at
+  // `state` and `count`: moves them, or returns false.
+  bool AdvanceText(const GrammarFrame& frame, char32_t cp, uint32_t* state, uint32_t* count) const;
+  const CodePointDfa& AutomatonOf(const GrammarFrame& frame) const;
+  // `frame` with another place in its text.
+  FrameId MoveText(const GrammarFrame& frame, uint32_t state, uint32_t count);
+  // Every text of plain code points, up to `length` of them, may follow; *length is kFar or more
+  // where there is no limit near.
+  bool IsOpen(const GrammarFrame& frame, uint32_t* length) const;
+
+  struct Mark {
+    size_t frames = 0;
+    size_t words = 0;
+  };
+  Mark mark() const { return {frames_.size(), words_.size()}; }
+  // Forgets every frame made since.
+  void Release(const Mark& mark);
+  // Keeps only what `tops` (changed to the new ids) need.
+  void Compact(std::span<FrameId* const> tops);
+  // Why paths were dropped that the grammar allows, or nullptr.
+  const char* limit_reached() const { return limit_; }
+
+ private:
+  using Kind = GrammarFrame::Kind;
+
+  FrameId Add(GrammarFrame frame);
+  void Emit(const GrammarFrame& frame);  // adds and settles
+  void Settle(FrameId id);               // into out_: calls entered, finished rules left
+  void SettleRule(FrameId id);
+  void SettleRepeat(FrameId id);
+  void Enter(uint32_t callee, FrameId parent);
+  void AddTop(FrameId id);
+  GrammarFrame Child(Kind kind, uint32_t plan, FrameId parent) const;
+
+  void StepOne(FrameId id, uint8_t byte);
+  void StepRule(FrameId id, uint8_t byte);
+  void StepString(FrameId id, uint8_t byte);
+  void StepEscape(FrameId id, uint8_t byte);
+  void StepHex(FrameId id, uint8_t byte);
+  void StepUtf8(FrameId id, uint8_t byte);
+  void StepNumber(FrameId id, uint8_t byte);
+  void StepLiteral(FrameId id, uint8_t byte);
+  void StepValue(FrameId id, uint8_t byte);
+  void StepObject(FrameId id, uint8_t byte);
+  void StepArray(FrameId id, uint8_t byte);
+  void StartValue(uint32_t node, FrameId parent, uint8_t byte);
+  void StartItem(FrameId array, uint8_t byte);
+  void StartItemAs(FrameId array, uint32_t node, uint64_t matches, uint8_t byte);
+  void StartNumber(uint32_t plan, FrameId parent, uint8_t byte);
+  void EndString(FrameId id);
+  void EndKey(const GrammarFrame& key);
+  bool StepSpace(FrameId id, uint8_t byte);
+
+  void TakeCodePoint(const GrammarFrame& frame, char32_t cp);
+  bool AnyCodePoint(const GrammarFrame& frame, char32_t first, char32_t last) const;
+  bool KeyLive(const GrammarFrame& object, uint32_t state) const;
+  bool KeyCanStart(FrameId object) const;
+  bool CanClose(const GrammarFrame& object) const;
+  bool ItemCanStart(const GrammarFrame& array) const;
+  std::span<const uint64_t> Seen(const GrammarFrame& object) const;
+  bool NumberMayEnd(FrameId id) const;
+  void Hash(GrammarFrame* frame) const;
+  uint64_t CountClass(const GrammarFrame& frame) const;
+
+  const GrammarProgram& program_;
+  std::vector<GrammarFrame> frames_;
+  std::vector<uint64_t> words_;  // sets of more than 64 keys
+  std::vector<FrameId>* out_ = nullptr;
+  size_t out_begin_ = 0;
+  std::vector<FrameId> work_;
+  std::vector<uint64_t> settled_;
+  bool settling_ = false;
+  const char* limit_ = nullptr;
+};
+
+}  // namespace deepinfer
