@@ -219,6 +219,9 @@ class SparseOps {
   virtual void WriteEntries(const StepInput& step, const EntrySpec& spec,
                             const EntryArgs& args) = 0;
   virtual void IndexSelect(const StepInput& step, const IndexSpec& spec, const IndexArgs& args) = 0;
+  // Time that IndexSelect has taken so far to score keys and to choose among them: the part of a
+  // step that grows with its context. Any thread.
+  virtual int64_t index_scan_us() const = 0;
   virtual void GroupedLinear(const GroupedLinearArgs& args) = 0;
 
   // rows[table] [tokens, (ngram - 1) * heads]; writes the state of the step's tokens.

@@ -64,6 +64,7 @@ class CpuSparseOps final : public SparseOps {
   void IndexSelect(const StepInput& step, const IndexSpec& spec, const IndexArgs& args) override {
     index_.Select(step, spec, args);
   }
+  int64_t index_scan_us() const override { return index_.scan_us(); }
   void GroupedLinear(const GroupedLinearArgs& args) override;
   void NgramRows(const StepInput& step, const NgramSpec& spec,
                  std::span<int64_t* const> rows) override {

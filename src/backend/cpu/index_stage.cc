@@ -1,7 +1,9 @@
 #include "backend/cpu/index_stage.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "backend/cpu/step_rows.h"
@@ -13,17 +15,34 @@ namespace {
 
 constexpr int64_t kScoresMax = int64_t{4} << 20;  // in work at once
 constexpr int kEntriesPerItem = 1024;
+constexpr int kSpanTokens = 8;
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
-// The `count` best of order by score, the lower index first on a tie; sorted by index.
-void KeepBest(const float* scores, int count, std::vector<int32_t>* order) {
-  if (static_cast<int>(order->size()) <= count) return;
-  std::nth_element(order->begin(), order->begin() + count, order->end(),
-                   [scores](int32_t a, int32_t b) {
-                     return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
-                   });
-  order->resize(static_cast<size_t>(count));
-  std::sort(order->begin(), order->end());
+// The `keep` best of n scores, the lower index first on a tie; ascending. What is hidden or not a
+// number is never among them.
+void KeepBest(const float* scores, int n, int keep, std::vector<float>* values,
+              std::vector<int32_t>* best) {
+  values->clear();
+  best->clear();
+  for (int j = 0; j < n; ++j) {
+    if (scores[j] > kHidden) values->push_back(scores[j]);
+  }
+  float least = kHidden;
+  int64_t equal = 0;  // how many of the least belong to the best
+  if (static_cast<int>(values->size()) > keep) {
+    const auto last = values->begin() + keep - 1;
+    std::nth_element(values->begin(), last, values->end(), std::greater<>());
+    least = *last;
+    equal = 1 + std::count(values->begin(), last, least);
+  }
+  for (int j = 0; j < n; ++j) {
+    if (scores[j] > least) {
+      best->push_back(j);
+    } else if (equal > 0 && scores[j] == least) {
+      best->push_back(j);
+      --equal;
+    }
+  }
 }
 
 }  // namespace
@@ -50,24 +69,26 @@ void IndexStage::PrepareQueries(const StepInput& step, const IndexSpec& spec,
   });
 }
 
-// Entries [begin, end).
+// Entries [begin, end) for `tokens` tokens of one row; scores of each `stride` after the last.
 void IndexStage::ScoreEntries(const StepInput& step, const IndexSpec& spec, const IndexArgs& args,
-                              int token, int begin, int end, float* scores) const {
+                              const Span& span, int begin, int end, float* scores) const {
   const HistoryView keys(step, spec.keys, IndexKeyBytes(spec.dim));
   const int64_t width = int64_t{spec.heads} * spec.dim;
   const int64_t blocks = width / kIndexBlock;
-  const int row = step.token_row[token];
-  IndexScore score{.q = codes_.data() + token * width,
-                   .q_sum = sums_.data() + token * blocks,
-                   .q_scale = scales_.get() + token * blocks,
-                   .weight = args.weight + int64_t{token} * spec.heads,
+  const int row = step.token_row[span.token];
+  IndexScore score{.q = codes_.data() + span.token * width,
+                   .q_sum = sums_.data() + span.token * blocks,
+                   .q_scale = scales_.get() + span.token * blocks,
+                   .weight = args.weight + int64_t{span.token} * spec.heads,
+                   .tokens = span.tokens,
                    .heads = spec.heads,
                    .dim = spec.dim,
                    .head_scale = 1.0F / std::sqrt(static_cast<float>(spec.heads)),
                    .scale = 1.0F / std::sqrt(static_cast<float>(spec.dim)),
                    .key = {},
                    .count = 0,
-                   .scores = nullptr};
+                   .scores = nullptr,
+                   .stride = span.stride};
   for (int first = begin; first < end; first += kIndexBatch) {
     score.count = std::min(kIndexBatch, end - first);
     keys.Entries(row, first, score.count, score.key);
@@ -86,11 +107,7 @@ void IndexStage::BuildCandidates(const IndexSpec& spec, const IndexArgs& args, i
     best = std::max(best, scores[j]);
   }
   if (blocks > 0) work->block_score.back() = std::numeric_limits<float>::infinity();
-  work->order.clear();
-  for (int b = 0; b < blocks; ++b) {
-    if (work->block_score[static_cast<size_t>(b)] > kHidden) work->order.push_back(b);
-  }
-  KeepBest(work->block_score.data(), spec.candidate_blocks, &work->order);
+  KeepBest(work->block_score.data(), blocks, spec.candidate_blocks, &work->values, &work->order);
   std::copy(work->order.begin(), work->order.end(),
             args.candidate + int64_t{token} * spec.candidate_blocks);
   args.candidate_count[token] = static_cast<int32_t>(work->order.size());
@@ -117,18 +134,14 @@ void IndexStage::ScoreList(const StepInput& step, const IndexSpec& spec, const I
   for (int i = begin; i < end;) {
     int next = i + 1;
     while (next < end && entries[next] == entries[next - 1] + 1) ++next;
-    ScoreEntries(step, spec, args, token, entries[i], entries[next - 1] + 1, scores + i);
+    ScoreEntries(step, spec, args, {.token = token}, entries[i], entries[next - 1] + 1, scores + i);
     i = next;
   }
 }
 
 void IndexStage::ChooseEntries(const IndexSpec& spec, const IndexArgs& args, int token, int count,
                                const int32_t* entries, const float* scores, Workspace* work) const {
-  work->order.clear();
-  for (int j = 0; j < count; ++j) {
-    if (scores[j] > kHidden) work->order.push_back(j);  // not NaN
-  }
-  KeepBest(scores, spec.top_k, &work->order);
+  KeepBest(scores, count, spec.top_k, &work->values, &work->order);
   int32_t* selected = args.selected + int64_t{token} * spec.top_k;
   for (const int32_t j : work->order) *selected++ = entries != nullptr ? entries[j] : j;
   args.selected_count[token] = static_cast<int32_t>(work->order.size());
@@ -138,6 +151,33 @@ void IndexStage::Select(const StepInput& step, const IndexSpec& spec, const Inde
   DI_CHECK(spec.dim <= kIndexKeyDimMax && spec.dim % kIndexBlock == 0, "index keys of {} elements",
            spec.dim);
   PrepareQueries(step, spec, args);
+  const auto begin = std::chrono::steady_clock::now();
+  Scan(step, spec, args);
+  const auto taken = std::chrono::steady_clock::now() - begin;
+  scan_ns_.fetch_add(std::chrono::nanoseconds(taken).count(), std::memory_order_relaxed);
+}
+
+// Tokens that share the keys they meet, as long as every thread has work.
+int IndexStage::SpanTokens(int tokens, int items) const {
+  const int threads = context_->pool->threads();
+  if (items >= 2 * threads) return kSpanTokens;
+  return std::clamp(tokens / (2 * threads), 1, kSpanTokens);
+}
+
+void IndexStage::ListSpans(const StepInput& step, int first, int count, int most) {
+  spans_.clear();
+  for (int t = first; t < first + count; ++t) {
+    if (!spans_.empty() && spans_.back().tokens < most &&
+        step.token_row[spans_.back().token] == step.token_row[t]) {
+      ++spans_.back().tokens;
+    } else {
+      spans_.push_back({.token = t});
+    }
+  }
+}
+
+// Scores, then choices, of as many tokens at once as the scores' memory takes.
+void IndexStage::Scan(const StepInput& step, const IndexSpec& spec, const IndexArgs& args) {
   workspaces_.resize(static_cast<size_t>(context_->pool->threads()));
   const auto visible = [&](int t) {
     return step.kind[t] == TokenKind::kDead ? 0 : (step.position[t] + 1) / spec.ratio;
@@ -161,15 +201,21 @@ void IndexStage::Select(const StepInput& step, const IndexSpec& spec, const Inde
               ? CandidateEntries(spec, args, first + i, seen, entries_.data() + i * entries_max)
               : seen;
     }
-    context_->pool->Run(count * items, [&](int item, int) {
-      const int i = item / items;
+    ListSpans(step, first, count, limited ? 1 : SpanTokens(count, items));
+    context_->pool->Run(static_cast<int>(spans_.size()) * items, [&](int item, int) {
+      Span span = spans_[static_cast<size_t>(item / items)];
+      span.stride = entries_max;
       const int begin = item % items * kEntriesPerItem;
-      const int end = std::min(counts_[static_cast<size_t>(i)], begin + kEntriesPerItem);
-      float* own = scores + i * entries_max;
+      int seen = 0;  // by the last that lives; those before it see fewer, and read no more
+      for (int t = span.token; t < span.token + span.tokens; ++t) {
+        seen = std::max(seen, counts_[static_cast<size_t>(t - first)]);
+      }
+      const int end = std::min(seen, begin + kEntriesPerItem);
+      const int64_t at = (span.token - first) * entries_max;
       if (limited) {
-        ScoreList(step, spec, args, first + i, entries_.data() + i * entries_max, begin, end, own);
+        ScoreList(step, spec, args, span.token, entries_.data() + at, begin, end, scores + at);
       } else {
-        ScoreEntries(step, spec, args, first + i, begin, end, own + begin);
+        ScoreEntries(step, spec, args, span, begin, end, scores + at + begin);
       }
     });
     context_->pool->Run(count, [&](int i, int thread) {

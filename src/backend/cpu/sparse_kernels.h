@@ -12,20 +12,36 @@ constexpr int kIndexBatch = 16;  // keys of one call
 constexpr int kIndexBlock = 32;  // elements that share a scale
 constexpr int kIndexKeyDimMax = 512;
 
-// Scores of up to 16 index keys for one token:
+// Scores of up to 16 index keys for neighbouring tokens, each:
 //   scale * sum over heads of weight * head_scale * max(0, q . key)
 struct IndexScore {
-  const int8_t* q;       // [heads, dim] twice the FP4 values; of every 8 the even elements first
-  const int32_t* q_sum;  // [heads, dim / 32] of the codes of each block
-  const float* q_scale;  // [heads, dim / 32] a quarter of each block's scale
-  const float* weight;   // [heads]
+  const int8_t* q;  // [tokens, heads, dim] twice the FP4 values; of every 8 the even elements first
+  const int32_t* q_sum;  // [tokens, heads, dim / 32] of the codes of each block
+  const float* q_scale;  // [tokens, heads, dim / 32] a quarter of each block's scale
+  const float* weight;   // [tokens, heads]
+  int tokens;
   int heads;
   int dim;  // a multiple of 32
   float head_scale;
   float scale;
   const void* key[kIndexBatch];  // rows of tensor/fake_quant.h
   int count;
-  float* scores;  // [count]
+  float* scores;   // [tokens, count], `stride` apart
+  int64_t stride;  // may be anything for one token
+};
+
+// One step of attention: heads of one query against up to 64 rows, each of them key and value.
+// The running state as of AttentionStep (row_kernels.h).
+constexpr int kAttendRows = 64;
+struct RowAttention {
+  const float* q;  // [heads, dim], scaled by softmax scale * log2(e)
+  int heads;
+  int dim;                   // a multiple of 32
+  const float* const* rows;  // [count] of dim
+  int count;                 // 1..64
+  float* max;                // [heads]
+  float* sum;                // [heads]
+  float* acc;                // [heads, dim]
 };
 
 struct SparseKernels {
@@ -43,8 +59,8 @@ struct SparseKernels {
   // Rows of tensor/fake_quant.h, `count` a multiple of 32.
   void (*decode_window)(const void* row, int count, float* out);
   void (*decode_entry)(const void* row, int count, float* out);
-  // 16 rows of `dim` elements, a multiple of 16, to [dim, 16].
-  void (*turn_tile)(const float* rows, int dim, float* out);
+  // Products are fused, each ISA folds in its own order.
+  void (*attend)(const RowAttention& step);
   // FakeQuantFp4E8m0 in place, and its codes, sums and scales as IndexScore takes them.
   void (*quantize_query)(float* x, int n, int8_t* codes, int32_t* sums, float* scales);
   void (*index_scores)(const IndexScore& score);

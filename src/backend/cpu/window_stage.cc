@@ -14,8 +14,22 @@ namespace deepinfer::cpu {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896341F;
-constexpr int kHeadsPerItem = 16;
+constexpr int kHeadsMost = 16;
+constexpr int kHeadsLeast = 4;  // that one pass over the rows serves
 constexpr int kRopeHalfMax = 256;
+constexpr int kEntriesAhead = 6;
+constexpr int kListsAtOnce = 8;  // the tokens of a verification
+
+// Heads of one item: fewer where there would be no work for every thread.
+int HeadsPerItem(int heads, int queries, int threads) {
+  const int most = std::min(heads, kHeadsMost);
+  const bool enough = queries * ((heads + most - 1) / most) >= 2 * threads;
+  return enough ? most : std::min(heads, kHeadsLeast);
+}
+
+void FetchRow(const std::byte* row, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+}
 
 void RotateTail(const CpuContext& context, const WindowSpec& spec, const float* cos,
                 const float* sin, float* x) {
@@ -72,33 +86,30 @@ WindowStage::List WindowStage::ListOf(const StepInput& step, const WindowSpec& s
   return list;
 }
 
-// Values [64, dim], then keys in tiles of 16; the last one is filled with zeros.
+// Rows [64, dim] of the tile.
 void WindowStage::DecodeTile(const WindowSpec& spec, const StateView& ring,
                              const HistoryView* entries, const List& list, int tile,
                              float* out) const {
   const SparseKernels& kernels = context_->sparse();
-  const int first = tile * kKeyTile;
-  const int count = std::min(kKeyTile, list.count - first);
-  for (int i = 0; i < count; ++i) {
-    float* to = out + int64_t{i} * spec.dim;
-    const int index = first + i;
-    if (index >= list.window) {
-      kernels.decode_entry(entries->Entry(list.row, list.selected[index - list.window]), spec.dim,
-                           to);
-      continue;
-    }
-    const int p = list.window_first + index;
+  const int first = tile * kAttendRows;
+  const int count = std::min(kAttendRows, list.count - first);
+  const int window = std::clamp(list.window - first, 0, count);
+  for (int i = 0; i < window; ++i) {
+    const int p = list.window_first + first + i;
     const std::byte* from = p >= list.fresh_first
                                 ? list.fresh + (p - list.fresh_first) * WindowRowBytes(spec.dim)
                                 : ring.At(list.slot, p);
-    kernels.decode_window(from, spec.dim, to);
+    kernels.decode_window(from, spec.dim, out + int64_t{i} * spec.dim);
   }
-  if (context_->float32) return;
-  const int whole = (count + kCacheTile - 1) / kCacheTile * kCacheTile;
-  std::fill_n(out + int64_t{count} * spec.dim, int64_t{whole - count} * spec.dim, 0.0F);
-  float* keys = out + int64_t{kKeyTile} * spec.dim;
-  for (int i = 0; i < whole; i += kCacheTile) {
-    kernels.turn_tile(out + int64_t{i} * spec.dim, spec.dim, keys + int64_t{i} * spec.dim);
+  if (window == count) return;
+  // Entries lie anywhere in the cache: they are fetched some rows ahead.
+  const std::byte* from[kAttendRows];
+  for (int i = window; i < count; ++i) {
+    from[i] = entries->Entry(list.row, list.selected[first + i - list.window]);
+  }
+  for (int i = window; i < count; ++i) {
+    if (i + kEntriesAhead < count) FetchRow(from[i + kEntriesAhead], MainEntryBytes(spec.dim));
+    kernels.decode_entry(from[i], spec.dim, out + int64_t{i} * spec.dim);
   }
 }
 
@@ -109,9 +120,7 @@ void WindowStage::AttendPlainly(const WindowSpec& spec, const Query& query, cons
   const float* cos = rope_.cos(query.rope);
   float inverse_sin[kRopeHalfMax];
   for (int i = 0; i < spec.rope.dim / 2; ++i) inverse_sin[i] = -rope_.sin(query.rope)[i];
-  const auto row = [&](int j) {
-    return tiles + (int64_t{j / kKeyTile} * 2 * kKeyTile + j % kKeyTile) * spec.dim;
-  };
+  const auto row = [&](int j) { return tiles + int64_t{j} * spec.dim; };
   for (int h = head; h < head + heads; ++h) {
     const float* q = query.q + int64_t{h} * spec.dim;
     float max = sinks[h];
@@ -150,23 +159,17 @@ void WindowStage::StartHeads(const WindowSpec& spec, const Query& query, int hea
 
 void WindowStage::AttendTile(const WindowSpec& spec, const List& list, int tile, const float* rows,
                              int heads, const State& state) const {
-  const int count = std::min(kKeyTile, list.count - tile * kKeyTile);
-  std::fill_n(state.visible, heads, count);
-  AttentionStep step{.q = state.q,
-                     .rows = heads,
-                     .head_dim = spec.dim,
-                     .visible = state.visible,
-                     .k = {},
-                     .v = {},
-                     .soon = {},
-                     .max = state.max,
-                     .sum = state.sum,
-                     .acc = state.acc};
-  for (int i = 0; i * kCacheTile < count; ++i) {
-    step.v[i] = rows + int64_t{i} * kCacheTile * spec.dim;
-    step.k[i] = rows + (int64_t{kKeyTile} + i * kCacheTile) * spec.dim;
-  }
-  context_->rows->attention[kCacheF32](step);
+  const int count = std::min(kAttendRows, list.count - tile * kAttendRows);
+  const float* row[kAttendRows];
+  for (int i = 0; i < count; ++i) row[i] = rows + int64_t{i} * spec.dim;
+  context_->sparse().attend({.q = state.q,
+                             .heads = heads,
+                             .dim = spec.dim,
+                             .rows = row,
+                             .count = count,
+                             .max = state.max,
+                             .sum = state.sum,
+                             .acc = state.acc});
 }
 
 void WindowStage::FinishHeads(const WindowSpec& spec, const Query& query, int head, int heads,
@@ -186,11 +189,26 @@ void WindowStage::FinishHeads(const WindowSpec& spec, const Query& query, int he
 WindowStage::State WindowStage::StateOf(const WindowSpec& spec, int heads, int thread) const {
   float* at = scratch_.get() + thread * scratch_stride_;
   const int64_t size = int64_t{heads} * spec.dim;
-  return {.q = at,
-          .acc = at + size,
-          .max = at + 2 * size,
-          .sum = at + 2 * size + heads,
-          .visible = reinterpret_cast<int32_t*>(at + 2 * size + 2 * heads)};
+  return {.q = at, .acc = at + size, .max = at + 2 * size, .sum = at + 2 * size + heads};
+}
+
+// A query with all its heads is an item; its tiles pass one after the other.
+void WindowStage::AttendWhole(const WindowSpec& spec, const StateView& ring,
+                              const HistoryView* entries) {
+  const int64_t tile_floats = int64_t{kAttendRows} * spec.dim;
+  rows_.Reserve(tile_floats * context_->pool->threads());
+  context_->pool->Run(static_cast<int>(queries_.size()), [&](int i, int thread) {
+    const Query& query = queries_[static_cast<size_t>(i)];
+    const List& list = lists_[static_cast<size_t>(i)];
+    float* rows = rows_.get() + thread * tile_floats;
+    const State state = StateOf(spec, spec.heads, thread);
+    StartHeads(spec, query, 0, spec.heads, state);
+    for (int tile = 0; tile < TilesOf(list); ++tile) {
+      DecodeTile(spec, ring, entries, list, tile, rows);
+      AttendTile(spec, list, tile, rows, spec.heads, state);
+    }
+    FinishHeads(spec, query, 0, spec.heads, state);
+  });
 }
 
 // Attends every query of queries_ over its list.
@@ -203,33 +221,17 @@ void WindowStage::AttendLists(const WindowSpec& spec, const StateView& ring,
   const int threads = pool->threads();
   const auto queries = static_cast<int>(queries_.size());
   const auto lists = static_cast<int>(lists_.size());
-  const int64_t tile_floats = int64_t{2} * kKeyTile * spec.dim;
-  const auto tiles_of = [&](const List& list) { return (list.count + kKeyTile - 1) / kKeyTile; };
+  const int64_t tile_floats = int64_t{kAttendRows} * spec.dim;
   const bool whole = lists == queries && queries >= 2 * threads && !context_->float32;
-  const int heads = whole ? spec.heads : std::min(spec.heads, kHeadsPerItem);
+  const int heads = whole ? spec.heads : HeadsPerItem(spec.heads, queries, threads);
   int tiles = 0;
-  for (const List& list : lists_) tiles = std::max(tiles, tiles_of(list));
-  const int64_t state_floats = 2 * int64_t{heads} * spec.dim + 3 * int64_t{heads};
-  scratch_stride_ = (std::max<int64_t>(state_floats, tiles * kKeyTile) + 15) / 16 * 16;
+  for (const List& list : lists_) tiles = std::max(tiles, TilesOf(list));
+  const int64_t state_floats = 2 * int64_t{heads} * spec.dim + 2 * int64_t{heads};
+  scratch_stride_ = (std::max<int64_t>(state_floats, tiles * kAttendRows) + 15) / 16 * 16;
   scratch_.Reserve(scratch_stride_ * threads);
-  if (whole) {  // a query is an item
-    rows_.Reserve(tile_floats * threads);
-    pool->Run(queries, [&](int i, int thread) {
-      const Query& query = queries_[static_cast<size_t>(i)];
-      const List& list = lists_[static_cast<size_t>(i)];
-      float* rows = rows_.get() + thread * tile_floats;
-      const State state = StateOf(spec, heads, thread);
-      StartHeads(spec, query, 0, heads, state);
-      for (int tile = 0; tile < tiles_of(list); ++tile) {
-        DecodeTile(spec, ring, entries, list, tile, rows);
-        AttendTile(spec, list, tile, rows, heads, state);
-      }
-      FinishHeads(spec, query, 0, heads, state);
-    });
-    return;
-  }
+  if (whole) return AttendWhole(spec, ring, entries);
   // Few queries, or several to a list: their heads are shared out.
-  const int slab = std::min(lists, 2 * threads);
+  const int slab = std::min(lists, std::max(2 * threads, kListsAtOnce));
   const int per_list = queries / lists;
   const int groups = (spec.heads + heads - 1) / heads;
   rows_.Reserve(tile_floats * tiles * slab);
@@ -238,7 +240,7 @@ void WindowStage::AttendLists(const WindowSpec& spec, const StateView& ring,
     pool->Run(count * tiles, [&](int item, int) {
       const List& list = lists_[static_cast<size_t>(first + item / tiles)];
       const int tile = item % tiles;
-      if (tile >= tiles_of(list)) return;
+      if (tile >= TilesOf(list)) return;
       DecodeTile(spec, ring, entries, list, tile, rows_.get() + item * tile_floats);
     });
     pool->Run(count * per_list * groups, [&](int item, int thread) {
@@ -256,7 +258,7 @@ void WindowStage::AttendLists(const WindowSpec& spec, const StateView& ring,
       }
       const State state = StateOf(spec, heads, thread);
       StartHeads(spec, query, head, own_heads, state);
-      for (int tile = 0; tile < tiles_of(list); ++tile) {
+      for (int tile = 0; tile < TilesOf(list); ++tile) {
         AttendTile(spec, list, tile, rows + tile * tile_floats, own_heads, state);
       }
       FinishHeads(spec, query, head, own_heads, state);

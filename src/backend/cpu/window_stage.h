@@ -46,7 +46,6 @@ class WindowStage {
     float* acc = nullptr;  // [heads, dim]
     float* max = nullptr;
     float* sum = nullptr;
-    int32_t* visible = nullptr;
   };
   void EncodeToken(const WindowSpec& spec, int token, float* q, const float* kv, std::byte* row,
                    float* scratch) const;
@@ -62,7 +61,9 @@ class WindowStage {
                   const State& state) const;
   void FinishHeads(const WindowSpec& spec, const Query& query, int head, int heads,
                    const State& state) const;
+  static int TilesOf(const List& list) { return (list.count + kAttendRows - 1) / kAttendRows; }
   State StateOf(const WindowSpec& spec, int heads, int thread) const;
+  void AttendWhole(const WindowSpec& spec, const StateView& ring, const HistoryView* entries);
   void AttendLists(const WindowSpec& spec, const StateView& ring, const HistoryView* entries);
   void StoreRows(const StepInput& step, const WindowSpec& spec, const WindowArgs& args) const;
 
@@ -71,8 +72,8 @@ class WindowStage {
   std::vector<int32_t> positions_;
   std::vector<Query> queries_;  // of the call; dead tokens have none
   std::vector<List> lists_;     // one per query, or per equal number of queries
-  Floats rows_;     // decoded tiles of lists in work: values [64, dim], keys 4 x [dim, 16]
-  Floats scratch_;  // [threads, states or a row]
+  Floats rows_;                 // decoded tiles [64, dim] of lists in work
+  Floats scratch_;              // [threads, states or a row]
   int64_t scratch_stride_ = 0;
 };
 

@@ -25,41 +25,72 @@ void PoolPairExactly(const float* const k[2], const float* const gate[2], int n,
   }
 }
 
-void TurnTile(const float* rows, int dim, float* out) {
-  for (int t = 0; t < kWide; ++t) {
-    for (int d = 0; d < dim; ++d) out[d * kWide + t] = rows[t * dim + d];
+void Attend(const RowAttention& step) {
+  float p[kAttendRows];
+  for (int h = 0; h < step.heads; ++h) {
+    const float* q = step.q + int64_t{h} * step.dim;
+    float max = step.max[h];
+    for (int j = 0; j < step.count; ++j) {
+      p[j] = Dot(q, step.rows[j], step.dim);
+      max = p[j] > max ? p[j] : max;
+    }
+    const float keep = std::exp2(step.max[h] - max);
+    float sum = 0.0F;
+    for (int j = 0; j < step.count; ++j) {
+      p[j] = std::exp2(p[j] - max);
+      sum += p[j];
+    }
+    step.max[h] = max;
+    step.sum[h] = step.sum[h] * keep + sum;
+    float* acc = step.acc + int64_t{h} * step.dim;
+    for (int d = 0; d < step.dim; ++d) acc[d] *= keep;
+    for (int j = 0; j < step.count; ++j) {
+      for (int d = 0; d < step.dim; ++d) acc[d] += p[j] * step.rows[j][d];
+    }
   }
 }
 
-void ScoreKey(const IndexScore& score, const uint8_t* row, float* out) {
+// The codes in the order of the query's, then the scales.
+struct Key {
+  int8_t codes[kIndexKeyDimMax];
+  float scales[kIndexKeyDimMax / kIndexBlock];
+};
+
+void LoadKey(const uint8_t* row, int dim, Key* key) {
   constexpr int8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  const int blocks = score.dim / kIndexBlock;
-  int8_t key[kIndexKeyDimMax];  // in the order of the query's codes
-  for (int i = 0; i < score.dim; i += 8) {
+  for (int i = 0; i < dim; i += 8) {
     for (int j = 0; j < 4; ++j) {
       const uint8_t pair = row[i / 2 + j];
-      key[i + j] = kTwice[pair & 15U];
-      key[i + 4 + j] = kTwice[pair >> 4];
+      key->codes[i + j] = kTwice[pair & 15U];
+      key->codes[i + 4 + j] = kTwice[pair >> 4];
     }
   }
+  for (int b = 0; b < dim / kIndexBlock; ++b) key->scales[b] = E8M0ToFloat(row[dim / 2 + b]);
+}
+
+float ScoreKey(const IndexScore& score, int token, const Key& key) {
+  const int blocks = score.dim / kIndexBlock;
   float sum = 0.0F;
-  for (int h = 0; h < score.heads; ++h) {
+  for (int h = token * score.heads; h < (token + 1) * score.heads; ++h) {
     float dot = 0.0F;
     for (int b = 0; b < blocks; ++b) {
       const int8_t* q = score.q + int64_t{h} * score.dim + int64_t{b} * kIndexBlock;
       int exact = 0;
-      for (int i = 0; i < kIndexBlock; ++i) exact += q[i] * key[b * kIndexBlock + i];
+      for (int i = 0; i < kIndexBlock; ++i) exact += q[i] * key.codes[b * kIndexBlock + i];
       const float scaled = static_cast<float>(exact) * score.q_scale[h * blocks + b];
-      dot += scaled * E8M0ToFloat(row[score.dim / 2 + b]);
+      dot += scaled * key.scales[b];
     }
     sum += score.weight[h] * score.head_scale * (dot < 0.0F ? 0.0F : dot);
   }
-  *out = sum * score.scale;
+  return sum * score.scale;
 }
 
 void IndexScores(const IndexScore& score) {
+  Key key;
   for (int i = 0; i < score.count; ++i) {
-    ScoreKey(score, static_cast<const uint8_t*>(score.key[i]), score.scores + i);
+    LoadKey(static_cast<const uint8_t*>(score.key[i]), score.dim, &key);
+    for (int t = 0; t < score.tokens; ++t)
+      score.scores[t * score.stride + i] = ScoreKey(score, t, key);
   }
 }
 
@@ -67,6 +98,6 @@ void IndexScores(const IndexScore& score) {
 
 const SparseKernels kScalarSparse = {
     Dot,          GatedDot,    Collapse, Expand,        PoolPairExactly,
-    DecodeWindow, DecodeEntry, TurnTile, QuantizeQuery, IndexScores};
+    DecodeWindow, DecodeEntry, Attend,   QuantizeQuery, IndexScores};
 
 }  // namespace deepinfer::cpu
