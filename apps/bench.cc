@@ -1,4 +1,5 @@
-// `deepinfer bench latency|throughput|serve|speculation`: vLLM's benchmark names, our numbers.
+// `deepinfer bench latency|throughput|serve|speculation|prefix-hit`: vLLM's names where it has the
+// benchmark, our numbers.
 #include "apps/bench.h"
 
 #include "apps/commands.h"
@@ -12,6 +13,7 @@ constexpr Command kBenches[] = {
     {"serve", "load on a running server: time to first token, gaps, goodput", RunBenchServe},
     {"speculation", "one stream with drafts and without: emitted tokens per verification, speed-up",
      RunBenchSpeculation},
+    {"prefix-hit", "first token after a cached context, at two lengths", RunBenchPrefixHit},
 };
 
 }  // namespace

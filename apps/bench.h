@@ -7,5 +7,6 @@ int RunBenchLatency(int argc, char** argv);
 int RunBenchThroughput(int argc, char** argv);
 int RunBenchServe(int argc, char** argv);
 int RunBenchSpeculation(int argc, char** argv);
+int RunBenchPrefixHit(int argc, char** argv);
 
 }  // namespace deepinfer
