@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "base/mapped_file.h"
+#include "models/release_names.h"
 #include "models/tensor_census.h"
 #include "models/tokenizer_source.h"
 #include "tensor/dequantize.h"
@@ -334,6 +335,9 @@ Status Checkpoint::Impl::OpenSafetensors(const std::string& directory_path,
                       : SafetensorsFile::Open(weights);
   if (!opened.ok()) return opened.status();
   file = std::move(opened).value();
+  if (config.architecture == "deepseek_v41") {
+    DI_ASSIGN(file, WithReleaseNames(std::move(file)));
+  }
   if (config.family == ModelFamily::kOwn) {
     Measure();
   } else {

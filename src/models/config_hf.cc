@@ -1,6 +1,8 @@
 // config.json and generation_config.json of the Hugging Face layout, in both spellings of the
 // rotary fields (rope_theta with rope_scaling, and rope_parameters).
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 
@@ -26,6 +28,14 @@ Result<int> OptionalInt(const Json& json, std::string_view key, int64_t fallback
   return CheckedInt(key, number, low, high);
 }
 
+// What the same architecture is called where only its text model, or its images too, were saved.
+std::string_view CommonName(std::string_view name) {
+  constexpr std::string_view kV41[] = {"deepseek_v41_text", "DeepseekV41TextModel",
+                                       "DeepseekV41ForConditionalGeneration"};
+  return std::find(std::begin(kV41), std::end(kV41), name) != std::end(kV41) ? "deepseek_v41"
+                                                                             : name;
+}
+
 Result<const KnownFamily*> FindFamily(const Json& config) {
   std::string name;
   const Json* architectures = config.Find("architectures");
@@ -34,7 +44,7 @@ Result<const KnownFamily*> FindFamily(const Json& config) {
   } else {
     DI_ASSIGN(name, config.GetString("model_type", ""));
   }
-  const KnownFamily* family = FindFamilyByHf(name);
+  const KnownFamily* family = FindFamilyByHf(CommonName(name));
   if (family == nullptr) return UnknownArchitecture(name);
   return family;
 }

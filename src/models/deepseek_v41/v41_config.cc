@@ -53,6 +53,10 @@ void ReadShape(ConfigReader* in, V41Config* c) {
                Format("{} heads of {} are wider than {}", c->heads, c->head_dim, kWidthMax));
   }
   in->Only("hidden_act", "silu");
+  if (in->BoolOr("attention_bias", false)) {
+    in->Refuse("attention_bias",
+               Format("{} is true; false is supported", in->Name("attention_bias")));
+  }
 }
 
 // Both spellings: rope_theta with rope_scaling (type or rope_type), and rope_parameters, which may
@@ -122,6 +126,14 @@ void ReadRoles(ConfigReader* in, V41Config* c) {
   c->kv_sources = LayerIds(in, "kv_source_layer_ids", c->layers);
   c->index_sources = LayerIds(in, "index_source_layer_ids", c->layers);
   if (!in->ok()) return;
+  for (size_t i = static_cast<size_t>(c->layers); i < ratios.size(); ++i) {
+    if (ratios[i] == 0) continue;
+    in->Refuse("compress_ratios",
+               Format("{} has {} for layer {}; layers from num_hidden_layers {} on are draft "
+                      "layers, of ratio 0",
+                      in->Name("compress_ratios"), ratios[i], i, c->layers));
+    return;
+  }
   c->roles.resize(static_cast<size_t>(c->layers));
   const auto before = [](const std::vector<int>& ids, int layer) {
     const auto after = std::upper_bound(ids.begin(), ids.end(), layer);
@@ -207,6 +219,9 @@ void ReadExperts(ConfigReader* in, V41Config* c) {
   in->Only("scoring_func", "sqrtsoftplus");
   in->Only("topk_method", "noaux_tc");
   in->IntOr("num_hash_layers", 0, 0, 0);
+  if (in->NumberOr("gate_temp", 1.0, 0.0, 1e6) != 1.0) {
+    in->Refuse("gate_temp", Format("{} is not 1; 1 is supported", in->Name("gate_temp")));
+  }
   c->streams = Narrow(in->Int("hc_mult", 1, kStreamsMax));
   c->sinkhorn_iters = Narrow(in->Int("hc_sinkhorn_iters", 1, 1000));
   c->hc_eps = in->Number("hc_eps", 0.0, 1.0);

@@ -144,6 +144,9 @@ TEST(V41Config, ContradictionsNameTheField) {
       {"rope_scaling", R"({"type": "llama3"})", "rope_type is \"llama3\""},
       {"rope_scaling", R"({"type": "yarn"})", "factor is missing"},
       {"num_hash_layers", "1", "text_config.num_hash_layers is 1"},
+      {"compress_ratios", "[0,0,2,2,2,2,1,1,1,1,0,1]", "compress_ratios has 1 for layer 11"},
+      {"gate_temp", "2", "text_config.gate_temp is not 1"},
+      {"attention_bias", "true", "text_config.attention_bias is true"},
   };
   for (const auto& c : cases) {
     const Result<V41Config> config = ReadV41Config(Changed(c.key, c.value));
@@ -185,6 +188,13 @@ TEST(V41Ngram, TheSideFileMustFit) {
     const Status status = ReadV41Ngram(directory.path(), ReferenceConfig(), &config);
     EXPECT_NE(status.message().find(c.says), std::string::npos)
         << c.key << ": " << status.message();
+  }
+  // Tables with other numbers of rows than the hashes name.
+  for (const char* rows : {"[463, 630]", "[462, 1000]", "[461, 630]"}) {
+    const Json changed = Changed("engram_num_embeddings", rows);
+    V41Config config = ReadV41Config(changed).value();
+    const Status status = ReadV41Ngram(kReference, changed, &config);
+    EXPECT_NE(status.message().find("engram_num_embeddings"), std::string::npos) << rows;
   }
   TempDirectory empty;
   V41Config config = ReadV41Config(ReferenceConfig()).value();

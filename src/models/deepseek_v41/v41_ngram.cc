@@ -68,6 +68,7 @@ Status ReadTable(const Json& json, size_t index, int64_t ids, const V41Ngram& ng
       return Invalid(Format("multiplier {} overflows with {} compressed ids", multiplier, ids));
     }
   }
+  int64_t rows = 0;
   for (size_t i = 0; i < columns; ++i) {
     if (table->offset[i] > table->rows - table->prime[i]) {
       return Invalid(
@@ -75,6 +76,12 @@ Status ReadTable(const Json& json, size_t index, int64_t ids, const V41Ngram& ng
                  "{} (engram_num_embeddings)",
                  table->offset[i], table->prime[i], table->rows, table->layer));
     }
+    rows += table->prime[i];  // each at most table->rows
+  }
+  if (rows != table->rows) {
+    return Invalid(Format("the primes of layer {} name {} rows, engram_num_embeddings {}",
+                          table->layer, rows, table->rows))
+        .WithParam("engram_num_embeddings");
   }
   return {};
 }
