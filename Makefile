@@ -29,8 +29,9 @@ test: configure fuzzers ## build everything and run the whole suite; FUZZ_SECOND
 	FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
 
 test-ops: configure ## hold every ISA of this machine to the plain-loop reference
-	cmake --build $(BUILD) -j $(JOBS) --target ops_test
+	cmake --build $(BUILD) -j $(JOBS) --target ops_test attention_ops_test
 	$(BUILD)/tests/ops/ops_test
+	$(BUILD)/tests/ops/attention_ops_test
 
 e2e: configure ## drive the real binary with real clients
 	cmake --build $(BUILD) -j $(JOBS)

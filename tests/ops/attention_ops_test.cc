@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
-#include "base/format.h"
 #include "tests/harness/host_rows.h"
 #include "tests/harness/memory_tensors.h"
+#include "tests/ops/op_modes.h"
 
 namespace deepinfer {
 namespace {
@@ -110,26 +111,12 @@ class AttentionHarness {
     }
   }
 
-  // Every sequence in chunks of `chunk`, `together` sequences in one step.
-  Sequences RunAll(int chunk, int together, int dead_per_row) {
-    const std::vector<int>& lengths = shape_.lengths;
-    Sequences outputs(lengths.size());
-    const auto count = static_cast<int>(lengths.size());
-    for (int first = 0; first < count; first += together) {
-      for (int start = 0;; start += chunk) {
-        std::vector<HostRows::Query> queries;
-        for (int s = first; s < std::min(count, first + together); ++s) {
-          const int left = lengths[static_cast<size_t>(s)] - start;
-          if (left <= 0) continue;
-          queries.push_back(
-              {.sequence = s,
-               .start = start,
-               .tokens = std::vector<int32_t>(static_cast<size_t>(std::min(chunk, left)), 1)});
-        }
-        if (queries.empty()) break;
-        Step(queries, dead_per_row, &outputs);
-      }
-    }
+  // Every sequence from its start to its end.
+  Sequences RunAll(const StepCut& cut) {
+    Sequences outputs(shape_.lengths.size());
+    RunInSteps(shape_.lengths, cut, [&](const std::vector<HostRows::Query>& queries) {
+      Step(queries, cut.dead_per_row, &outputs);
+    });
     return outputs;
   }
 
@@ -147,33 +134,28 @@ class AttentionHarness {
   std::unique_ptr<HostRows> rows_;
 };
 
-struct Mode {
-  const char* isa;
-  ComputeDtype dtype;
-};
+using AttentionOps = OpModeTest;
 
-std::unique_ptr<Backend> MakeBackend(const Mode& mode, int threads) {
-  Result<std::unique_ptr<Backend>> backend = CreateBackend(
-      {.device = "cpu", .threads = threads, .dtype = mode.dtype, .cpu_isa = mode.isa});
-  return backend.ok() ? std::move(backend).value() : nullptr;
+// What the plain loops give for every shape; once for each arithmetic.
+const std::vector<Sequences>& Reference(ComputeDtype dtype) {
+  static std::map<ComputeDtype, std::vector<Sequences>> made;
+  const auto [at, is_new] = made.try_emplace(dtype);
+  if (!is_new) return at->second;
+  const auto backend = MakeBackend({"scalar", dtype}, 2);
+  for (const Shape& shape : Shapes()) {
+    at->second.push_back(AttentionHarness(backend.get(), shape).RunAll({}));
+  }
+  return at->second;
 }
 
-class AttentionOps : public testing::TestWithParam<Mode> {
- protected:
-  void SetUp() override {
-    if (MakeBackend(GetParam(), 1) == nullptr) {
-      GTEST_SKIP() << "this machine lacks " << GetParam().isa;
-    }
-  }
-};
-
 TEST_P(AttentionOps, AgreesWithTheReference) {
+  if (Scalar()) GTEST_SKIP() << "the reference";
   const double tolerance = GetParam().dtype == ComputeDtype::kAuto ? 4e-3 : 1e-5;
-  const auto reference = MakeBackend({"scalar", GetParam().dtype}, 1);
   const auto backend = MakeBackend(GetParam(), 2);
+  size_t next = 0;
   for (const Shape& shape : Shapes()) {
-    const Sequences want = AttentionHarness(reference.get(), shape).RunAll(1000, 100, 0);
-    const Sequences got = AttentionHarness(backend.get(), shape).RunAll(1000, 100, 0);
+    const Sequences& want = Reference(GetParam().dtype)[next++];
+    const Sequences got = AttentionHarness(backend.get(), shape).RunAll({});
     for (size_t s = 0; s < want.size(); ++s) {
       ASSERT_EQ(want[s].size(), got[s].size());
       double worst = 0.0;
@@ -189,9 +171,8 @@ TEST_P(AttentionOps, AgreesWithTheReference) {
 
 TEST_P(AttentionOps, TokensDoNotDependOnChunksOrCompany) {
   const auto one = MakeBackend(GetParam(), 1);
-  const auto three = MakeBackend(GetParam(), 3);
   for (const Shape& shape : Shapes()) {
-    const Sequences whole = AttentionHarness(one.get(), shape).RunAll(1000, 1, 0);
+    const Sequences whole = AttentionHarness(one.get(), shape).RunAll({.together = 1});
     const auto expect_same = [&](const Sequences& got, const char* what) {
       for (size_t s = 0; s < whole.size(); ++s) {
         ASSERT_EQ(whole[s].size(), got[s].size());
@@ -199,23 +180,14 @@ TEST_P(AttentionOps, TokensDoNotDependOnChunksOrCompany) {
             << what << ", head_dim " << shape.head_dim << ", " << shape.lengths[s] << " tokens";
       }
     };
-    expect_same(AttentionHarness(three.get(), shape).RunAll(1000, 100, 0), "batch");
-    expect_same(AttentionHarness(three.get(), shape).RunAll(1, 1, 0), "token by token");
-    expect_same(AttentionHarness(three.get(), shape).RunAll(7, 100, 2), "chunks of 7, dead tokens");
-    expect_same(AttentionHarness(one.get(), shape).RunAll(64, 3, 0), "chunks of 64");
+    for (const NamedCut& other : OtherCuts(0)) {
+      const auto backend = MakeBackend(GetParam(), other.threads);
+      expect_same(AttentionHarness(backend.get(), shape).RunAll(other.cut), other.name);
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Modes, AttentionOps,
-    testing::Values(Mode{"scalar", ComputeDtype::kAuto}, Mode{"scalar", ComputeDtype::kFloat32},
-                    Mode{"avx2", ComputeDtype::kAuto}, Mode{"avx2", ComputeDtype::kFloat32},
-                    Mode{"avx512", ComputeDtype::kAuto}, Mode{"avx512", ComputeDtype::kFloat32},
-                    Mode{"amx", ComputeDtype::kAuto}, Mode{"amx", ComputeDtype::kFloat32}),
-    [](const testing::TestParamInfo<Mode>& param) {
-      return Format("{}_{}", param.param.isa,
-                    param.param.dtype == ComputeDtype::kAuto ? "auto" : "float32");
-    });
+INSTANTIATE_TEST_SUITE_P(Modes, AttentionOps, testing::ValuesIn(AllModes()), ModeName);
 
 // One sequence against the definition in double precision.
 TEST(AttentionDefinition, SmallSequence) {

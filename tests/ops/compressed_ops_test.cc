@@ -9,9 +9,9 @@
 #include <cstring>
 
 #include "backend/compressed_ops.h"
-#include "base/format.h"
 #include "tests/harness/host_rows.h"
 #include "tests/harness/memory_tensors.h"
+#include "tests/ops/op_modes.h"
 
 namespace deepinfer {
 namespace {
@@ -140,29 +140,16 @@ class Harness {
     }
   }
 
-  // Every sequence in chunks of `chunk`, `together` sequences in one step. `redo` tokens of each
-  // step but the last are taken back and run again.
-  Sequences RunAll(int chunk, int together, int dead_per_row, int redo = 0) {
-    const std::vector<int>& lengths = s_.lengths;
-    Sequences outputs(lengths.size());
-    const auto count = static_cast<int>(lengths.size());
-    for (int first = 0; first < count; first += together) {
-      for (int start = 0;; start += chunk - redo) {
-        std::vector<HostRows::Query> queries;
-        for (int s = first; s < std::min(count, first + together); ++s) {
-          const int left = lengths[static_cast<size_t>(s)] - start;
-          if (left <= 0) continue;
-          const int cols = s_.heads * s_.dim;
-          outputs[static_cast<size_t>(s)].resize(static_cast<size_t>(start * cols));
-          queries.push_back(
-              {.sequence = s,
-               .start = start,
-               .tokens = std::vector<int32_t>(static_cast<size_t>(std::min(chunk, left)), 1)});
-        }
-        if (queries.empty()) break;
-        Step(queries, dead_per_row, &outputs);
+  // Every sequence from its start to its end.
+  Sequences RunAll(const StepCut& cut) {
+    Sequences outputs(s_.lengths.size());
+    RunInSteps(s_.lengths, cut, [&](const std::vector<HostRows::Query>& queries) {
+      for (const HostRows::Query& query : queries) {  // what is run again is forgotten
+        outputs[static_cast<size_t>(query.sequence)].resize(
+            static_cast<size_t>(query.start * s_.heads * s_.dim));
       }
-    }
+      Step(queries, cut.dead_per_row, &outputs);
+    });
     return outputs;
   }
 
@@ -357,30 +344,14 @@ class Definition {
   std::vector<Doubles> entries_, keys_, window_;
 };
 
-struct Mode {
-  const char* isa;
-  ComputeDtype dtype;
-};
-
-std::unique_ptr<Backend> MakeBackend(const Mode& mode, int threads) {
-  Result<std::unique_ptr<Backend>> backend = CreateBackend(
-      {.device = "cpu", .threads = threads, .dtype = mode.dtype, .cpu_isa = mode.isa});
-  return backend.ok() ? std::move(backend).value() : nullptr;
-}
-
-class CompressedOpsTest : public testing::TestWithParam<Mode> {
+class CompressedOpsTest : public OpModeTest {
  protected:
-  void SetUp() override {
-    if (MakeBackend(GetParam(), 1) == nullptr) {
-      GTEST_SKIP() << "this machine lacks " << GetParam().isa;
-    }
-  }
   // The last `checked` tokens of each sequence.
   void ExpectDefinition(const Shape& shape, int checked) {
     const auto backend = MakeBackend(GetParam(), 2);
     Harness harness(backend.get(), shape);
-    const Sequences got = harness.RunAll(1000, 100, 0);
-    const double tolerance = GetParam().dtype == ComputeDtype::kFloat32 ? 2e-5 : 6e-3;
+    const Sequences got = harness.RunAll({});
+    const double tolerance = Float32() ? 2e-5 : 6e-3;
     const int cols = shape.heads * shape.dim;
     for (size_t s = 0; s < shape.lengths.size(); ++s) {
       const int length = shape.lengths[s];
@@ -404,15 +375,14 @@ TEST_P(CompressedOpsTest, IsTheDefinition) {
 }
 
 TEST_P(CompressedOpsTest, IsTheDefinitionAtReleasedWidths) {
-  if (std::string_view(GetParam().isa) == "scalar") GTEST_SKIP() << "slow";
+  if (Scalar()) GTEST_SKIP() << "slow";
   for (const Shape& shape : ReleasedShapes()) ExpectDefinition(shape, 2);
 }
 
 TEST_P(CompressedOpsTest, TokensDoNotDependOnChunksOrCompany) {
   const auto one = MakeBackend(GetParam(), 1);
-  const auto three = MakeBackend(GetParam(), 3);
   for (const Shape& shape : Shapes()) {
-    const Sequences whole = Harness(one.get(), shape).RunAll(1000, 1, 0);
+    const Sequences whole = Harness(one.get(), shape).RunAll({.together = 1});
     const auto expect_same = [&](const Sequences& got, const char* what) {
       for (size_t s = 0; s < whole.size(); ++s) {
         ASSERT_EQ(whole[s].size(), got[s].size());
@@ -420,23 +390,14 @@ TEST_P(CompressedOpsTest, TokensDoNotDependOnChunksOrCompany) {
             << what << ", dim " << shape.dim << ", " << shape.lengths[s] << " tokens";
       }
     };
-    expect_same(Harness(three.get(), shape).RunAll(1000, 100, 0), "batch");
-    expect_same(Harness(three.get(), shape).RunAll(1, 1, 0), "token by token");
-    expect_same(Harness(three.get(), shape).RunAll(7, 100, 2), "chunks of 7, dead tokens");
-    expect_same(Harness(one.get(), shape).RunAll(40, 3, 0), "chunks of 40");
-    expect_same(Harness(one.get(), shape).RunAll(5, 3, 0, kRollback), "drafts taken back");
+    for (const NamedCut& other : OtherCuts(kRollback)) {
+      const auto backend = MakeBackend(GetParam(), other.threads);
+      expect_same(Harness(backend.get(), shape).RunAll(other.cut), other.name);
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Modes, CompressedOpsTest,
-    testing::Values(Mode{"scalar", ComputeDtype::kAuto}, Mode{"scalar", ComputeDtype::kFloat32},
-                    Mode{"avx2", ComputeDtype::kAuto}, Mode{"avx2", ComputeDtype::kFloat32},
-                    Mode{"avx512", ComputeDtype::kAuto}, Mode{"avx512", ComputeDtype::kFloat32}),
-    [](const testing::TestParamInfo<Mode>& param) {
-      return Format("{}_{}", param.param.isa,
-                    param.param.dtype == ComputeDtype::kAuto ? "auto" : "float32");
-    });
+INSTANTIATE_TEST_SUITE_P(Modes, CompressedOpsTest, testing::ValuesIn(VectorModes()), ModeName);
 
 }  // namespace
 }  // namespace deepinfer

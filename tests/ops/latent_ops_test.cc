@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <tuple>
 
 #include "backend/latent_ops.h"
-#include "base/format.h"
 #include "tests/harness/host_rows.h"
 #include "tests/harness/memory_tensors.h"
+#include "tests/ops/op_modes.h"
 
 namespace deepinfer {
 namespace {
@@ -56,6 +58,25 @@ std::vector<Shape> Shapes() {
 }
 
 using Sequences = std::vector<std::vector<float>>;  // output of each token of each
+
+std::vector<float> HeadValues(uint64_t seed, int head, int64_t count) {
+  return RandomFloats(seed + static_cast<uint64_t>(head), count);
+}
+
+// Made once: the released ones are millions of numbers.
+struct HeadTensors {
+  MemoryTensors tensors;
+  std::vector<TensorView> views;
+};
+const HeadTensors& HeadsOf(uint64_t seed, int heads, int64_t rows, int64_t cols, DType dtype) {
+  static std::map<std::tuple<uint64_t, int, int64_t, int64_t, DType>, HeadTensors> made;
+  const auto [at, is_new] = made.try_emplace({seed, heads, rows, cols, dtype});
+  for (int head = 0; is_new && head < heads; ++head) {
+    at->second.views.push_back(
+        at->second.tensors.Add("head", dtype, {rows, cols}, HeadValues(seed, head, rows * cols)));
+  }
+  return at->second;
+}
 
 class LatentHarness {
  public:
@@ -125,47 +146,26 @@ class LatentHarness {
     }
   }
 
-  // Every sequence in chunks of `chunk`, `together` sequences in one step.
-  Sequences RunAll(int chunk, int together, int dead_per_row) {
-    const std::vector<int>& lengths = shape_.lengths;
-    Sequences outputs(lengths.size());
-    const auto count = static_cast<int>(lengths.size());
-    for (int first = 0; first < count; first += together) {
-      for (int start = 0;; start += chunk) {
-        std::vector<HostRows::Query> queries;
-        for (int s = first; s < std::min(count, first + together); ++s) {
-          const int left = lengths[static_cast<size_t>(s)] - start;
-          if (left <= 0) continue;
-          queries.push_back(
-              {.sequence = s,
-               .start = start,
-               .tokens = std::vector<int32_t>(static_cast<size_t>(std::min(chunk, left)), 1)});
-        }
-        if (queries.empty()) break;
-        Step(queries, dead_per_row, &outputs);
-      }
-    }
+  // Every sequence from its start to its end.
+  Sequences RunAll(const StepCut& cut) {
+    Sequences outputs(shape_.lengths.size());
+    RunInSteps(shape_.lengths, cut, [&](const std::vector<HostRows::Query>& queries) {
+      Step(queries, cut.dead_per_row, &outputs);
+    });
     return outputs;
   }
 
   int head_dim() const { return shape_.nope_dim + shape_.rope_dim; }
   const std::vector<float>& norm() const { return norm_values_; }
   const std::vector<float>& inv_freq() const { return inv_freq_; }
-  static std::vector<float> HeadValues(uint64_t seed, int head, int64_t count) {
-    return RandomFloats(seed + static_cast<uint64_t>(head), count);
-  }
 
  private:
   std::vector<float> Input(int sequence, int position, int part, int64_t count) const {
     return RandomFloats(static_cast<uint64_t>(sequence * 100000 + position * 10 + part), count);
   }
   std::unique_ptr<Weight> BindHeads(uint64_t seed, int64_t rows, int64_t cols) {
-    std::vector<TensorView> views;
-    for (int head = 0; head < shape_.heads; ++head) {
-      views.push_back(
-          tensors_.Add("head", shape_.dtype, {rows, cols}, HeadValues(seed, head, rows * cols)));
-    }
-    return std::move(backend_->BindExperts(tensors_, views)).value();
+    const HeadTensors& heads = HeadsOf(seed, shape_.heads, rows, cols, shape_.dtype);
+    return std::move(backend_->BindExperts(heads.tensors, heads.views)).value();
   }
 
   Backend* backend_;
@@ -177,33 +177,28 @@ class LatentHarness {
   std::unique_ptr<HostRows> rows_;
 };
 
-struct Mode {
-  const char* isa;
-  ComputeDtype dtype;
-};
+using LatentOps = OpModeTest;
 
-std::unique_ptr<Backend> MakeBackend(const Mode& mode, int threads) {
-  Result<std::unique_ptr<Backend>> backend = CreateBackend(
-      {.device = "cpu", .threads = threads, .dtype = mode.dtype, .cpu_isa = mode.isa});
-  return backend.ok() ? std::move(backend).value() : nullptr;
-}
-
-class LatentOps : public testing::TestWithParam<Mode> {
- protected:
-  void SetUp() override {
-    if (MakeBackend(GetParam(), 1) == nullptr) {
-      GTEST_SKIP() << "this machine lacks " << GetParam().isa;
-    }
+// What the plain loops give for every shape; once for each arithmetic.
+const std::vector<Sequences>& Reference(ComputeDtype dtype) {
+  static std::map<ComputeDtype, std::vector<Sequences>> made;
+  const auto [at, is_new] = made.try_emplace(dtype);
+  if (!is_new) return at->second;
+  const auto backend = MakeBackend({"scalar", dtype}, 2);
+  for (const Shape& shape : Shapes()) {
+    at->second.push_back(LatentHarness(backend.get(), shape).RunAll({}));
   }
-};
+  return at->second;
+}
 
 TEST_P(LatentOps, AgreesWithTheReference) {
   const bool rounded = GetParam().dtype == ComputeDtype::kAuto;
-  const auto reference = MakeBackend({"scalar", GetParam().dtype}, 1);
+  if (Scalar()) GTEST_SKIP() << "the reference";
   const auto backend = MakeBackend(GetParam(), 2);
+  size_t next = 0;
   for (const Shape& shape : Shapes()) {
-    const Sequences want = LatentHarness(reference.get(), shape).RunAll(1000, 100, 0);
-    const Sequences got = LatentHarness(backend.get(), shape).RunAll(1000, 100, 0);
+    const Sequences& want = Reference(GetParam().dtype)[next++];
+    const Sequences got = LatentHarness(backend.get(), shape).RunAll({});
     for (size_t s = 0; s < want.size(); ++s) {
       ASSERT_EQ(want[s].size(), got[s].size());
       double worst = 0.0;
@@ -222,10 +217,9 @@ TEST_P(LatentOps, AgreesWithTheReference) {
 
 TEST_P(LatentOps, TokensDoNotDependOnChunksOrCompany) {
   const auto one = MakeBackend(GetParam(), 1);
-  const auto three = MakeBackend(GetParam(), 3);
   for (const Shape& shape : Shapes()) {
-    if (shape.latent == 512 && std::string_view(GetParam().isa) == "scalar") continue;  // slow
-    const Sequences whole = LatentHarness(one.get(), shape).RunAll(1000, 1, 0);
+    if (shape.latent == 512 && Scalar()) continue;  // slow
+    const Sequences whole = LatentHarness(one.get(), shape).RunAll({.together = 1});
     const auto expect_same = [&](const Sequences& got, const char* what) {
       for (size_t s = 0; s < whole.size(); ++s) {
         ASSERT_EQ(whole[s].size(), got[s].size());
@@ -233,23 +227,14 @@ TEST_P(LatentOps, TokensDoNotDependOnChunksOrCompany) {
             << what << ", latent " << shape.latent << ", " << shape.lengths[s] << " tokens";
       }
     };
-    expect_same(LatentHarness(three.get(), shape).RunAll(1000, 100, 0), "batch");
-    expect_same(LatentHarness(three.get(), shape).RunAll(1, 1, 0), "token by token");
-    expect_same(LatentHarness(three.get(), shape).RunAll(7, 100, 2), "chunks of 7, dead tokens");
-    expect_same(LatentHarness(one.get(), shape).RunAll(64, 3, 0), "chunks of 64");
+    for (const NamedCut& other : OtherCuts(0)) {
+      const auto backend = MakeBackend(GetParam(), other.threads);
+      expect_same(LatentHarness(backend.get(), shape).RunAll(other.cut), other.name);
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Modes, LatentOps,
-    testing::Values(Mode{"scalar", ComputeDtype::kAuto}, Mode{"scalar", ComputeDtype::kFloat32},
-                    Mode{"avx2", ComputeDtype::kAuto}, Mode{"avx2", ComputeDtype::kFloat32},
-                    Mode{"avx512", ComputeDtype::kAuto}, Mode{"avx512", ComputeDtype::kFloat32},
-                    Mode{"amx", ComputeDtype::kAuto}, Mode{"amx", ComputeDtype::kFloat32}),
-    [](const testing::TestParamInfo<Mode>& param) {
-      return Format("{}_{}", param.param.isa,
-                    param.param.dtype == ComputeDtype::kAuto ? "auto" : "float32");
-    });
+INSTANTIATE_TEST_SUITE_P(Modes, LatentOps, testing::ValuesIn(AllModes()), ModeName);
 
 // The definition: keys and values of every head built from the latents.
 class Definition {
@@ -259,7 +244,7 @@ class Definition {
   std::vector<double> Output(int token, int head) const {
     const std::vector<double> q = HeadQuery(token, head);
     const std::vector<float> value_up =
-        LatentHarness::HeadValues(2000, head, int64_t{shape_.value_dim} * shape_.latent);
+        HeadValues(2000, head, int64_t{shape_.value_dim} * shape_.latent);
     std::vector<double> out(static_cast<size_t>(shape_.value_dim), 0.0);
     std::vector<double> weights;
     double sum = 0.0;
@@ -315,7 +300,7 @@ class Definition {
   }
   std::vector<double> HeadKey(int token, int head) const {
     const std::vector<float> key_up =
-        LatentHarness::HeadValues(1000, head, int64_t{shape_.latent} * shape_.nope_dim);
+        HeadValues(1000, head, int64_t{shape_.latent} * shape_.nope_dim);
     const std::vector<double> latent = Normed(token);
     std::vector<double> out(static_cast<size_t>(shape_.nope_dim), 0.0);
     for (size_t j = 0; j < latent.size(); ++j) {
@@ -336,7 +321,7 @@ TEST(LatentDefinition, SmallSequence) {
   const Shape shape{
       .heads = 3, .latent = 12, .nope_dim = 6, .rope_dim = 4, .value_dim = 5, .lengths = {6}};
   LatentHarness harness(backend.get(), shape);
-  const Sequences outputs = harness.RunAll(1000, 1, 0);
+  const Sequences outputs = harness.RunAll({.together = 1});
   const Definition definition(harness, shape);
   for (int token = 0; token < 6; ++token) {
     for (int head = 0; head < shape.heads; ++head) {

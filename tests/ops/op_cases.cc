@@ -227,6 +227,7 @@ std::vector<OpCase> OpCases() {
     cases.push_back(
         LinearCase(dtype, {.cols = 2304, .outs = {300, 300}, .epilogue = Epilogue::kSiluMul}, 14));
   }
+  cases.push_back(LinearCase(DType::kF32, {.cols = 20480, .outs = {24}}, 5));
   cases.push_back(LinearCase(DType::kF8Block, {.cols = 100, .outs = {45}}, 70));
   cases.push_back(MoeCase(DType::kF4Pairs, true, true));
   cases.push_back(MoeCase(DType::kF8Block, true, true));

@@ -10,10 +10,10 @@
 #include <map>
 
 #include "backend/sparse_ops.h"
-#include "base/format.h"
 #include "tensor/fake_quant.h"
 #include "tests/harness/host_rows.h"
 #include "tests/harness/memory_tensors.h"
+#include "tests/ops/op_modes.h"
 
 namespace deepinfer {
 namespace {
@@ -98,26 +98,11 @@ class Harness {
     window_rows_.resize(s_.lengths.size());
   }
 
-  // Every sequence in chunks of `chunk`, `together` sequences in one step. `redo` tokens of each
-  // step but the last are taken back and run again.
-  std::vector<Tokens> RunAll(int chunk, int together, int dead_per_row, int redo = 0) {
-    const auto count = static_cast<int>(s_.lengths.size());
-    for (int first = 0; first < count; first += together) {
-      for (int start = 0;; start += chunk - redo) {
-        std::vector<HostRows::Query> queries;
-        for (int s = first; s < std::min(count, first + together); ++s) {
-          const int length = s_.lengths[static_cast<size_t>(s)];
-          const int left = length - start;
-          if (left <= 0) continue;
-          queries.push_back(
-              {.sequence = s,
-               .start = start,
-               .tokens = std::vector<int32_t>(static_cast<size_t>(std::min(chunk, left)), 1)});
-        }
-        if (queries.empty()) break;
-        Step(queries, dead_per_row);
-      }
-    }
+  // Every sequence from its start to its end.
+  std::vector<Tokens> RunAll(const StepCut& cut) {
+    RunInSteps(s_.lengths, cut, [&](const std::vector<HostRows::Query>& queries) {
+      Step(queries, cut.dead_per_row);
+    });
     return tokens_;
   }
 
@@ -180,6 +165,46 @@ class Harness {
           Cut(built.candidate, t, s_.candidate_blocks, built.candidate_count[at]),
           Cut(built.q, t, width, width),
           Cut(limited.q, t, width, width)};
+    }
+  }
+
+  // Tokens from `start` to the end of sequence 0 that see nothing before them: window alone, and
+  // the entry selected last. Queries of the index are rotated.
+  void RunEnd(int start) {
+    const int count = s_.lengths[0] - start;
+    const StepInput step =
+        rows_->Step({{{.sequence = 0,
+                       .start = start,
+                       .tokens = std::vector<int32_t>(static_cast<size_t>(count), 1)}}});
+    WriteEntries(step);
+    Chosen limited;
+    limited.candidate.assign(static_cast<size_t>(count * s_.candidate_blocks), 0);
+    limited.candidate_count.assign(static_cast<size_t>(count), 1);
+    for (int t = 0; t < count; ++t) {
+      const int last = std::max((start + t + 1) / s_.ratio - 1, start / s_.ratio);
+      limited.candidate[static_cast<size_t>(t * s_.candidate_blocks)] = last / s_.block_size;
+    }
+    Choose(step, CandidateUse::kLimit, kLimitQ, &limited);
+    Floats q = All(step, kQ, s_.heads * s_.dim), out(q.size());
+    const Floats kv = All(step, kKv, s_.dim);
+    std::vector<std::byte> encoded(static_cast<size_t>(count * WindowRowBytes(s_.dim)));
+    const std::vector<int32_t> none(static_cast<size_t>(count), 0);
+    const int32_t begin = start;
+    const WindowArgs args{.q = q.data(),
+                          .kv = kv.data(),
+                          .rows = encoded.data(),
+                          .begin = &begin,
+                          .selected = none.data(),
+                          .selected_count = none.data(),
+                          .top_k = 1,
+                          .out = out.data()};
+    backend_->sparse_ops()->EncodeWindow(step, Window(), args);
+    backend_->sparse_ops()->WindowAttention(step, Window(), args);
+    Remember(step, encoded);
+    const int cols = s_.heads * s_.dim, width = s_.index_heads * s_.index_dim;
+    for (int t = 0; t < count; ++t) {
+      tokens_[0][start + t] = {.out = Cut(out, t, cols, cols),
+                               .limit_q = Cut(limited.q, t, width, width)};
     }
   }
 
@@ -369,14 +394,16 @@ class Definition {
  public:
   explicit Definition(Harness* harness) : h_(*harness), s_(harness->shape()) {}
 
-  void ExpectStoredRows(int sequence) {
+  // `first`: the sequence's first position that was run.
+  void ExpectStoredRows(int sequence, int first) {
     const int length = s_.lengths[static_cast<size_t>(sequence)];
-    for (int p = std::max(0, length - 40); p < length; ++p) {
+    for (int p = std::max(first, length - 40); p < length; ++p) {
       Doubles row = Normed(Wide(Input(sequence, p, kKv, s_.dim)), Values(kKvNorm, s_.dim));
       Rotate(p, 1.0, s_.dim, row.data());
       ExpectRounded(h_.WindowRow(sequence, p), row, 0.04);
     }
-    for (int e = 0; e < std::min(40, length / s_.ratio); ++e) {
+    const int entry = first / s_.ratio;
+    for (int e = entry; e < std::min(entry + 40, length / s_.ratio); ++e) {
       Doubles row = Normed(Latent(sequence, e), Values(kPoolNorm, s_.dim));
       Rotate(e * s_.ratio, 1.0, s_.dim, row.data());
       ExpectRounded(h_.Entry(sequence, e), row, 0.16);
@@ -418,6 +445,16 @@ class Definition {
     }
     for (const int32_t e : token.limited) rows.push_back(h_.Entry(sequence, e));
     ExpectAttention(sequence, position, kQ, rows, token.out.data());
+  }
+
+  // A token of RunEnd(start).
+  void ExpectEnd(int start, int position, const Token& token) {
+    ExpectQuery(0, position, kLimitQ, token.limit_q);
+    std::vector<Floats> rows;
+    for (int p = std::max(start, position + 1 - s_.window); p <= position; ++p) {
+      rows.push_back(h_.WindowRow(0, p));
+    }
+    ExpectAttention(0, position, kQ, rows, token.out.data());
   }
 
   void ExpectDraft(int sequence, int index, const Floats& out) {
@@ -557,37 +594,20 @@ class Definition {
   const Shape& s_;
 };
 
-struct Mode {
-  const char* isa;
-  ComputeDtype dtype;
-};
-
-std::unique_ptr<Backend> MakeBackend(const Mode& mode, int threads) {
-  Result<std::unique_ptr<Backend>> backend = CreateBackend(
-      {.device = "cpu", .threads = threads, .dtype = mode.dtype, .cpu_isa = mode.isa});
-  return backend.ok() ? std::move(backend).value() : nullptr;
-}
-
-class SparseAttentionOpsTest : public testing::TestWithParam<Mode> {
- protected:
-  void SetUp() override {
-    if (MakeBackend(GetParam(), 1) == nullptr) GTEST_SKIP() << "not on this machine";
-  }
-  static bool Scalar() { return std::string_view(GetParam().isa) == "scalar"; }
-};
+using SparseAttentionOpsTest = OpModeTest;
 
 TEST_P(SparseAttentionOpsTest, IsTheDefinition) {
   const auto backend = MakeBackend(GetParam(), 2);
   for (const Shape& shape : TinyShapes()) {
     Harness harness(backend.get(), shape);
-    const std::vector<Tokens> tokens = harness.RunAll(1000, 100, 0);
+    const std::vector<Tokens> tokens = harness.RunAll({});
     Definition definition(&harness);
     std::vector<int> sequences;
     for (size_t s = 0; s < tokens.size(); ++s) {
       const auto sequence = static_cast<int>(s);
       sequences.push_back(sequence);
       ASSERT_EQ(tokens[s].size(), static_cast<size_t>(shape.lengths[s]));
-      definition.ExpectStoredRows(sequence);
+      definition.ExpectStoredRows(sequence, 0);
       for (const auto& [position, token] : tokens[s]) {
         definition.ExpectToken(sequence, position, token);
       }
@@ -619,7 +639,7 @@ TEST_P(SparseAttentionOpsTest, IsTheDefinitionAtReleasedWidths) {
     harness.RunTail(length - shape.attended);
     const Tokens tokens = harness.tokens(0);
     Definition definition(&harness);
-    definition.ExpectStoredRows(0);
+    definition.ExpectStoredRows(0, 0);
     ASSERT_EQ(tokens.size(), static_cast<size_t>(shape.attended));
     for (const auto& [position, token] : tokens) definition.ExpectToken(0, position, token);
     harness.RunTail(length - 1);
@@ -629,34 +649,39 @@ TEST_P(SparseAttentionOpsTest, IsTheDefinitionAtReleasedWidths) {
   }
 }
 
+// Angles are products in float32, whose cosines must be right up to the last position.
+TEST_P(SparseAttentionOpsTest, AnglesHoldToTheLastPosition) {
+  const auto backend = MakeBackend(GetParam(), 2);
+  const Shape shape{2, 64, 64, 8, 2, 3, 64, 4, 3, 3, {1 << 20}};
+  const int start = shape.lengths[0] - 12;
+  Harness harness(backend.get(), shape);
+  harness.RunEnd(start);
+  Definition definition(&harness);
+  definition.ExpectStoredRows(0, start);
+  ASSERT_EQ(harness.tokens(0).size(), 12U);
+  for (const auto& [position, token] : harness.tokens(0)) {
+    definition.ExpectEnd(start, position, token);
+  }
+}
+
 TEST_P(SparseAttentionOpsTest, TokensDoNotDependOnChunksOrCompany) {
   const auto one = MakeBackend(GetParam(), 1);
-  const auto two = MakeBackend(GetParam(), 2);
   for (const Shape& shape : TinyShapes()) {
-    const std::vector<Tokens> whole = Harness(one.get(), shape).RunAll(1000, 1, 0);
+    const std::vector<Tokens> whole = Harness(one.get(), shape).RunAll({.together = 1});
     const auto expect_same = [&](const std::vector<Tokens>& got, const char* what) {
       for (size_t s = 0; s < whole.size(); ++s) {
         EXPECT_EQ(whole[s] == got[s], true)
             << what << ", dim " << shape.dim << ", " << shape.lengths[s] << " tokens";
       }
     };
-    expect_same(Harness(two.get(), shape).RunAll(1000, 100, 0), "batch");
-    expect_same(Harness(two.get(), shape).RunAll(1, 1, 0), "token by token");
-    expect_same(Harness(two.get(), shape).RunAll(7, 100, 2), "chunks of 7, dead tokens");
-    expect_same(Harness(one.get(), shape).RunAll(40, 3, 0), "chunks of 40");
-    expect_same(Harness(two.get(), shape).RunAll(7, 3, 0, 4), "drafts taken back");
+    for (const NamedCut& other : OtherCuts(kRollback)) {
+      const auto backend = MakeBackend(GetParam(), other.threads);
+      expect_same(Harness(backend.get(), shape).RunAll(other.cut), other.name);
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Modes, SparseAttentionOpsTest,
-    testing::Values(Mode{"scalar", ComputeDtype::kAuto}, Mode{"scalar", ComputeDtype::kFloat32},
-                    Mode{"avx2", ComputeDtype::kAuto}, Mode{"avx2", ComputeDtype::kFloat32},
-                    Mode{"avx512", ComputeDtype::kAuto}, Mode{"avx512", ComputeDtype::kFloat32}),
-    [](const testing::TestParamInfo<Mode>& param) {
-      return Format("{}_{}", param.param.isa,
-                    param.param.dtype == ComputeDtype::kAuto ? "auto" : "float32");
-    });
+INSTANTIATE_TEST_SUITE_P(Modes, SparseAttentionOpsTest, testing::ValuesIn(VectorModes()), ModeName);
 
 }  // namespace
 }  // namespace deepinfer

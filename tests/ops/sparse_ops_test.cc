@@ -14,6 +14,7 @@
 #include "tensor/dequantize.h"
 #include "tests/harness/host_rows.h"
 #include "tests/harness/memory_tensors.h"
+#include "tests/ops/op_modes.h"
 
 namespace deepinfer {
 namespace {
@@ -31,24 +32,7 @@ Floats Random(uint64_t seed, int64_t count, float scale = 1.0F) {
   return x;
 }
 
-struct Mode {
-  const char* isa;
-  ComputeDtype dtype;
-};
-
-std::unique_ptr<Backend> MakeBackend(const Mode& mode, int threads) {
-  Result<std::unique_ptr<Backend>> backend = CreateBackend(
-      {.device = "cpu", .threads = threads, .dtype = mode.dtype, .cpu_isa = mode.isa});
-  return backend.ok() ? std::move(backend).value() : nullptr;
-}
-
-class SparseOpsTest : public testing::TestWithParam<Mode> {
- protected:
-  void SetUp() override {
-    if (MakeBackend(GetParam(), 1) == nullptr) GTEST_SKIP() << "not on this machine";
-  }
-  static bool Scalar() { return std::string_view(GetParam().isa) == "scalar"; }
-};
+using SparseOpsTest = OpModeTest;
 
 class Vectors {
  public:
@@ -398,41 +382,61 @@ TEST_P(SparseOpsTest, GroupedOutputIsTheDefinition) {
     EXPECT_EQ(
         memcmp(last.data(), all.data() + (all.size() - last.size()), last.size() * sizeof(float)),
         0);
-    const double tolerance = GetParam().dtype == ComputeDtype::kFloat32 ? 1e-5 : 3e-2;
+    const double tolerance = Float32() ? 1e-5 : 3e-2;
     EXPECT_LE(Distance(all, DefineGrouped(shape, weights, x)), tolerance) << shape.cols;
   }
 }
 
 // ---- experts: 384 of DeepSeek-V4.1, six of a row, packed when first chosen
 
-constexpr int kExperts = 384, kTopK = 6, kHidden = 5120, kInner = 2304, kExpertRows = 3;
+constexpr int kExperts = 384, kTopK = 6;
 constexpr float kLimit = 7.0F, kRouteScale = 1.5F;
 
-// Experts share the bytes of a few: what is tested is which are chosen and how they are summed.
 struct ExpertWeights {
-  static constexpr int kDistinct = 2;
+  int rows, distinct;
+  int64_t hidden, inner;
+  Floats router, x;
   MemoryTensors tensors;
   std::vector<TensorView> gate, up, down;
-  Floats router = Random(50, int64_t{kExperts} * kHidden, 0.05F);
-  Floats x = Random(51, int64_t{kExpertRows} * kHidden);
 
-  ExpertWeights() {
-    Fill(60, kInner, kHidden, &gate);
-    Fill(70, kInner, kHidden, &up);
-    Fill(80, kHidden, kInner, &down);
+  // Experts share the bytes of `distinct`.
+  ExpertWeights(int row_count, int64_t width, int64_t inner_width, int distinct_count)
+      : rows(row_count), distinct(distinct_count), hidden(width), inner(inner_width) {
+    router = Random(50, kExperts * hidden, 0.05F);
+    x = Random(51, rows * hidden);
+    Fill(1000, inner, hidden, &gate);
+    Fill(2000, inner, hidden, &up);
+    Fill(3000, hidden, inner, &down);
   }
-  void Fill(uint64_t seed, int out, int in, std::vector<TensorView>* views) {
+  void Fill(uint64_t seed, int64_t out, int64_t in, std::vector<TensorView>* views) {
+    const float scale = 3.5F / std::sqrt(static_cast<float>(in));
     std::vector<TensorView> own;
-    for (uint64_t i = 0; i < kDistinct; ++i) {
+    for (uint64_t i = 0; i < static_cast<uint64_t>(distinct); ++i) {
       own.push_back(tensors.AddScaled(Format("expert{}", seed + i), DType::kF4Pairs, out, in,
-                                      Random(seed + i, int64_t{out} * in, 0.05F)));
+                                      Random(seed + i, out * in, scale)));
     }
-    for (size_t e = 0; e < kExperts; ++e) views->push_back(own[e % kDistinct]);
+    for (int e = 0; e < kExperts; ++e) views->push_back(own[static_cast<size_t>(e % distinct)]);
   }
 };
 
-const ExpertWeights& Experts() {
-  static const ExpertWeights weights;
+// What is tested is which are chosen and how they are summed, at the released widths.
+const ExpertWeights& WideExperts() {
+  static const ExpertWeights weights(2, 5120, 2304, 2);
+  return weights;
+}
+
+// Every expert is its own, and each is chosen by one row: row r takes 6 r to 6 r + 5.
+const ExpertWeights& AllExperts() {
+  static const ExpertWeights weights = [] {
+    ExpertWeights made(kExperts / kTopK, 64, 32, kExperts);
+    for (int row = 0; row < made.rows; ++row) {
+      made.x[static_cast<size_t>(row * made.hidden + row)] = 6.0F;
+    }
+    for (int e = 0; e < kExperts; ++e) {
+      made.router[static_cast<size_t>(e * made.hidden + e / kTopK)] = 0.5F + 0.01F * (e % kTopK);
+    }
+    return made;
+  }();
   return weights;
 }
 
@@ -448,8 +452,7 @@ Doubles Times(const TensorView& view, const Doubles& x) {
   return out;
 }
 
-Doubles ExpertOf(size_t e, const Doubles& x) {
-  const ExpertWeights& weights = Experts();
+Doubles ExpertOf(const ExpertWeights& weights, size_t e, const Doubles& x) {
   Doubles gate = Times(weights.gate[e], x);
   const Doubles up = Times(weights.up[e], x);
   for (size_t i = 0; i < gate.size(); ++i) {
@@ -459,88 +462,112 @@ Doubles ExpertOf(size_t e, const Doubles& x) {
   return Times(weights.down[e], gate);
 }
 
-Doubles DefineExperts() {
-  const ExpertWeights& weights = Experts();
+// Adds the experts chosen to `chosen`.
+Doubles DefineExperts(const ExpertWeights& weights, std::vector<int>* chosen) {
   Doubles out;
-  for (int row = 0; row < kExpertRows; ++row) {
-    const Doubles x(weights.x.begin() + row * kHidden, weights.x.begin() + (row + 1) * kHidden);
+  const int64_t hidden = weights.hidden;
+  for (int row = 0; row < weights.rows; ++row) {
+    const Doubles x(weights.x.begin() + row * hidden, weights.x.begin() + (row + 1) * hidden);
     std::vector<std::pair<double, size_t>> scores;
     for (size_t e = 0; e < kExperts; ++e) {
       double logit = 0.0;
-      for (size_t i = 0; i < kHidden; ++i) logit += weights.router[e * kHidden + i] * x[i];
+      for (size_t i = 0; i < x.size(); ++i) logit += weights.router[e * x.size() + i] * x[i];
       scores.emplace_back(-std::sqrt(std::log1p(std::exp(logit))), e);
     }
     std::partial_sort(scores.begin(), scores.begin() + kTopK, scores.end());
     double total = 0.0;
     for (int i = 0; i < kTopK; ++i) total += scores[static_cast<size_t>(i)].first;
-    Doubles share(ExpertWeights::kDistinct, 0.0), sum(kHidden, 0.0);
+    Doubles share(static_cast<size_t>(weights.distinct), 0.0), sum(x.size(), 0.0);
     for (int i = 0; i < kTopK; ++i) {
       const auto& [score, e] = scores[static_cast<size_t>(i)];
-      share[e % ExpertWeights::kDistinct] += score / total * kRouteScale;
+      share[e % share.size()] += score / total * kRouteScale;
+      chosen->push_back(static_cast<int>(e));
     }
-    for (size_t e = 0; e < ExpertWeights::kDistinct; ++e) {
-      const Doubles one = ExpertOf(e, x);
-      for (size_t i = 0; i < kHidden; ++i) sum[i] += share[e] * one[i];
+    for (size_t e = 0; e < share.size(); ++e) {
+      if (share[e] == 0.0) continue;
+      const Doubles one = ExpertOf(weights, e, x);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += share[e] * one[i];
     }
     out.insert(out.end(), sum.begin(), sum.end());
   }
   return out;
 }
 
-Floats RunExperts(const Mode& mode, int threads, int first, int rows) {
-  const ExpertWeights& weights = Experts();
-  Result<std::unique_ptr<Backend>> made = CreateBackend({.device = "cpu",
-                                                         .threads = threads,
-                                                         .dtype = mode.dtype,
-                                                         .weight_cache_bytes = int64_t{1} << 30,
-                                                         .cpu_isa = mode.isa});
-  Backend* backend = made.value().get();
-  MemoryTensors tensors;
-  const TensorView& view = tensors.Add("router", DType::kF32, {kExperts, kHidden}, weights.router);
-  const auto router = std::move(backend->Bind(tensors, view, WeightRole::kLinear)).value();
-  const auto gate = std::move(backend->BindExperts(weights.tensors, weights.gate)).value();
-  const auto up = std::move(backend->BindExperts(weights.tensors, weights.up)).value();
-  const auto down = std::move(backend->BindExperts(weights.tensors, weights.down)).value();
-  const Weight* readers[] = {router.get(), gate.get(), up.get()};
-  const auto input = backend->CreateActivation(kHidden, readers);
-  backend->NormQuantize(weights.x.data() + first * kHidden, nullptr, rows, nullptr, 0.0F,
-                        input.get());
-  Floats out(static_cast<size_t>(rows * kHidden), 0.0F);
-  backend->Moe({.input = input.get(),
-                .rows = rows,
-                .router = router.get(),
-                .gate = gate.get(),
-                .up = up.get(),
-                .down = down.get(),
-                .top_k = kTopK,
-                .normalize_top_k = true,
-                .out = out.data(),
-                .routing = {.scoring = RouterScoring::kSqrtSoftplus,
-                            .normalize_eps = 1e-20F,
-                            .scale = kRouteScale},
-                .gate_limit = kLimit});
-  return out;
-}
+// All rows, then some alone, with the experts that the rows before had packed.
+class ExpertRun {
+ public:
+  ExpertRun(const OpMode& mode, const ExpertWeights& weights, int threads) : weights_(weights) {
+    backend_ = std::move(CreateBackend({.device = "cpu",
+                                        .threads = threads,
+                                        .dtype = mode.dtype,
+                                        .weight_cache_bytes = int64_t{1} << 30,
+                                        .cpu_isa = mode.isa}))
+                   .value();
+    MemoryTensors tensors;
+    const TensorView& view =
+        tensors.Add("router", DType::kF32, {kExperts, weights.hidden}, weights.router);
+    router_ = std::move(backend_->Bind(tensors, view, WeightRole::kLinear)).value();
+    gate_ = std::move(backend_->BindExperts(weights.tensors, weights.gate)).value();
+    up_ = std::move(backend_->BindExperts(weights.tensors, weights.up)).value();
+    down_ = std::move(backend_->BindExperts(weights.tensors, weights.down)).value();
+    const Weight* readers[] = {router_.get(), gate_.get(), up_.get()};
+    input_ = backend_->CreateActivation(weights.hidden, readers);
+  }
 
-TEST_P(SparseOpsTest, ManyExpertsAreTheDefinition) {
-  if (Scalar()) GTEST_SKIP() << "slow";
-  static const Doubles want = DefineExperts();
-  const Floats all = RunExperts(GetParam(), 2, 0, kExpertRows);
-  EXPECT_LE(Distance(all, want), GetParam().dtype == ComputeDtype::kFloat32 ? 2e-5 : 5e-2);
-  const Floats last = RunExperts(GetParam(), 1, kExpertRows - 1, 1);
+  Floats Rows(int first, int rows) {
+    backend_->NormQuantize(weights_.x.data() + first * weights_.hidden, nullptr, rows, nullptr,
+                           0.0F, input_.get());
+    Floats out(static_cast<size_t>(rows * weights_.hidden), 0.0F);
+    backend_->Moe({.input = input_.get(),
+                   .rows = rows,
+                   .router = router_.get(),
+                   .gate = gate_.get(),
+                   .up = up_.get(),
+                   .down = down_.get(),
+                   .top_k = kTopK,
+                   .normalize_top_k = true,
+                   .out = out.data(),
+                   .routing = {.scoring = RouterScoring::kSqrtSoftplus,
+                               .normalize_eps = 1e-20F,
+                               .scale = kRouteScale},
+                   .gate_limit = kLimit});
+    return out;
+  }
+
+ private:
+  const ExpertWeights& weights_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Weight> router_, gate_, up_, down_;
+  std::unique_ptr<Activation> input_;
+};
+
+void ExpectExperts(const OpMode& mode, const ExpertWeights& weights, const Doubles& want) {
+  ExpertRun run(mode, weights, 2);
+  const Floats all = run.Rows(0, weights.rows);
+  EXPECT_LE(Distance(all, want), mode.dtype == ComputeDtype::kFloat32 ? 2e-5 : 5e-2);
+  const Floats last = run.Rows(weights.rows - 1, 1);
   EXPECT_EQ(
       memcmp(last.data(), all.data() + (all.size() - last.size()), last.size() * sizeof(float)), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Modes, SparseOpsTest,
-    testing::Values(Mode{"scalar", ComputeDtype::kAuto}, Mode{"scalar", ComputeDtype::kFloat32},
-                    Mode{"avx2", ComputeDtype::kAuto}, Mode{"avx2", ComputeDtype::kFloat32},
-                    Mode{"avx512", ComputeDtype::kAuto}, Mode{"avx512", ComputeDtype::kFloat32}),
-    [](const testing::TestParamInfo<Mode>& param) {
-      return Format("{}_{}", param.param.isa,
-                    param.param.dtype == ComputeDtype::kAuto ? "auto" : "float32");
-    });
+TEST_P(SparseOpsTest, ManyExpertsAreTheDefinition) {
+  if (Scalar()) GTEST_SKIP() << "slow";
+  std::vector<int> chosen;
+  static const Doubles want = DefineExperts(WideExperts(), &chosen);
+  ExpectExperts(GetParam(), WideExperts(), want);
+}
+
+TEST_P(SparseOpsTest, EveryExpertInOneBatchIsTheDefinition) {
+  std::vector<int> chosen;
+  const Doubles want = DefineExperts(AllExperts(), &chosen);
+  std::sort(chosen.begin(), chosen.end());
+  ASSERT_EQ(std::unique(chosen.begin(), chosen.end()) - chosen.begin(), kExperts);
+  ExpectExperts(GetParam(), AllExperts(), want);
+  EXPECT_TRUE(Same(ExpertRun(GetParam(), AllExperts(), 1).Rows(0, AllExperts().rows),
+                   ExpertRun(GetParam(), AllExperts(), 3).Rows(0, AllExperts().rows)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SparseOpsTest, testing::ValuesIn(VectorModes()), ModeName);
 
 }  // namespace
 }  // namespace deepinfer

@@ -1,0 +1,79 @@
+// What the suites of this folder share: the ways in which each runs (instruction set x arithmetic),
+// backends for them, and sequences cut into steps. Plain functions, one thread.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "tests/harness/host_rows.h"
+
+namespace deepinfer {
+
+struct OpMode {
+  const char* isa;
+  ComputeDtype dtype;
+};
+
+// nullptr: this machine lacks the instruction set.
+std::unique_ptr<Backend> MakeBackend(const OpMode& mode, int threads);
+
+// All, and those of operators that have no matrix-tile variant of their own.
+std::vector<OpMode> AllModes();
+std::vector<OpMode> VectorModes();
+// "avx2_float32": the last argument of INSTANTIATE_TEST_SUITE_P.
+std::string ModeName(const testing::TestParamInfo<OpMode>& param);
+
+// A suite that runs once in every mode that the machine has.
+class OpModeTest : public testing::TestWithParam<OpMode> {
+ protected:
+  void SetUp() override;
+  static bool Scalar() { return std::string_view(GetParam().isa) == "scalar"; }
+  static bool Float32() { return GetParam().dtype == ComputeDtype::kFloat32; }
+};
+
+// How sequences are cut into steps.
+struct StepCut {
+  int chunk = 1000;      // tokens of a sequence in one step
+  int together = 100;    // sequences in one step
+  int dead_per_row = 0;  // tokens after each of them that compute nothing
+  int redo = 0;          // tokens of each step but the last that are taken back and run again
+};
+
+// Calls step(queries) for one step after the other, until every sequence has its length.
+template <typename Step>
+void RunInSteps(std::span<const int> lengths, const StepCut& cut, const Step& step) {
+  const auto count = static_cast<int>(lengths.size());
+  for (int first = 0; first < count; first += cut.together) {
+    for (int start = 0;; start += cut.chunk - cut.redo) {
+      std::vector<HostRows::Query> queries;
+      for (int s = first; s < std::min(count, first + cut.together); ++s) {
+        const int left = lengths[static_cast<size_t>(s)] - start;
+        if (left <= 0) continue;
+        queries.push_back(
+            {.sequence = s,
+             .start = start,
+             .tokens = std::vector<int32_t>(static_cast<size_t>(std::min(cut.chunk, left)), 1)});
+      }
+      if (queries.empty()) break;
+      step(queries);
+    }
+  }
+}
+
+// The cuts that must change nothing, against {.together = 1} on one thread. `redo`: drafts that the
+// cache can take back; 0: none.
+struct NamedCut {
+  const char* name;
+  int threads;
+  StepCut cut;
+};
+std::vector<NamedCut> OtherCuts(int redo);
+
+}  // namespace deepinfer
