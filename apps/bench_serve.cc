@@ -164,7 +164,7 @@ int RunBenchServe(int argc, char** argv) {
   line.Add("--base-url", &flags.base_url, "of the server, without /v1");
   line.Add("--model", &flags.model, "model name to ask for; empty: whatever is served");
   line.Add("--api-key", &flags.api_key, "sent as bearer token");
-  line.MarkSecret("--api-key");
+  line.MarkSecret("api-key");
   line.Add("--num-prompts", &flags.num_prompts, "requests in all");
   line.Add("--max-concurrency", &flags.max_concurrency, "requests at once");
   line.Add("--request-rate", &flags.request_rate, "arrivals per second (Poisson); 0: at once");
@@ -176,8 +176,9 @@ int RunBenchServe(int argc, char** argv) {
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
   if (flags.num_prompts < 1 || flags.max_concurrency < 1 || flags.max_concurrency > 4096 ||
       flags.input_len < 1 || flags.output_len < 1 || flags.vocab < 1) {
-    return Fail("bench serve", Invalid("counts and lengths must be 1 or more, --max-concurrency "
-                                       "1..4096"));
+    return FailUsage("bench serve",
+                     Invalid("counts and lengths must be 1 or more, --max-concurrency "
+                             "1..4096"));
   }
   const double begin = NowSeconds();
   const std::vector<RequestTimes> times = RunLoad(flags);

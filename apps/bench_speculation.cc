@@ -149,8 +149,11 @@ int RunBenchSpeculation(int argc, char** argv) {
   AddEngineFlags(&line, &options.engine);
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
   if (flags.output_len < 2 || flags.repeat < 1) {
-    return Fail("bench speculation",
-                Invalid("--output-len must be 2 or more and --repeat 1 or more"));
+    return FailUsage("bench speculation",
+                     Invalid("--output-len must be 2 or more and --repeat 1 or more"));
+  }
+  if (const Status status = Engine::CheckConfig(options.engine); !status.ok()) {
+    return FailUsage("bench speculation", status);
   }
   if (flags.prompts.empty()) flags.prompts.assign(std::begin(kPrompts), std::end(kPrompts));
   Result<std::string> path = ResolveModelPath(flags.model);

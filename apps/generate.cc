@@ -85,13 +85,17 @@ int RunFile(const GenerateFlags& flags, Engine* engine, const RequestBuilder& bu
   return totals->failed == 0 ? kExitOk : kExitInput;
 }
 
-Status CheckFlags(const GenerateFlags& flags) {
+Status CheckFlags(const GenerateFlags& flags, const CommandLine& line) {
   if (flags.prompts.empty() == flags.input.empty()) {
     return Invalid("give either --prompt (may be repeated) or --input FILE");
   }
   if (flags.input.empty() && (!flags.output.empty() || flags.resume)) {
     return Invalid("--output and --resume belong to --input");
   }
+  if (flags.input.empty() && (line.Given("logprobs") || line.Given("prompt-logprobs"))) {
+    return Invalid("--logprobs and --prompt-logprobs belong to --input: only a file shows them");
+  }
+  if (!flags.input.empty() && flags.raw) return Invalid("--raw belongs to --prompt");
   if (flags.resume && (flags.output.empty() || flags.output == "-")) {
     return Invalid("--resume needs --output FILE");
   }
@@ -115,9 +119,10 @@ int RunGenerate(int argc, char** argv) {
   line.Add("--output,-o", &flags.output, "JSONL of results, in input order");
   line.AddSwitch("--resume", &flags.resume, "go on with an --output that a stopped run left");
   sampling.AddTo(&line);
+  sampling.AddReportsTo(&line);
   AddEngineFlags(&line, &options.engine);
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
-  if (const Status status = CheckFlags(flags); !status.ok()) {
+  if (const Status status = CheckFlags(flags, line); !status.ok()) {
     return FailUsage("generate", status);
   }
   if (const Status status = Engine::CheckConfig(options.engine); !status.ok()) {

@@ -20,6 +20,7 @@ namespace deepinfer {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
+constexpr int kThreadsMax = 1024;
 
 // Draws a byte count; a new file or tensor may begin with a new total.
 struct ByteProgress {
@@ -161,7 +162,11 @@ int RunQuantize(int argc, char** argv) {
                  "accept a source that is quantised already (loses accuracy twice)");
   line.Add("--threads", &threads, "0: one per available core");
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
-  if (output.empty()) return Fail("model quantize", Invalid("--output is missing"));
+  if (output.empty()) return FailUsage("model quantize", Invalid("--output is missing"));
+  if (threads < 0 || threads > kThreadsMax) {
+    return FailUsage("model quantize",
+                     Invalid(Format("--threads is {}; it must be in 0..{}", threads, kThreadsMax)));
+  }
   const Result<std::string> path = ResolveModelPath(model);
   if (!path.ok()) return Fail("model quantize", path.status());
   const Result<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(*path);
@@ -187,19 +192,31 @@ struct RandomFlags {
 
 Result<QuantizeSummary> WriteRandom(RandomFlags* flags, ByteProgress* bytes) {
   const QuantizeProgress progress = {.report = ReportQuantize, .context = bytes};
-  if (flags->output.empty()) return Invalid("--output is missing");
   if (flags->arch.empty()) {
     flags->gguf.seed = static_cast<uint64_t>(flags->seed);
     flags->gguf.progress = progress;
     return WriteRandomModel(flags->output, flags->gguf);
   }
-  if (flags->arch != "deepseek-v4.1") {
-    return Invalid(Format("--arch is '{}'; it must be deepseek-v4.1", flags->arch));
-  }
   DI_ASSIGN(flags->deepseek.bytes, ParseByteSize(flags->size));
   flags->deepseek.seed = static_cast<uint64_t>(flags->seed);
   flags->deepseek.progress = progress;
   return WriteRandomDeepseek(flags->output, flags->deepseek);
+}
+
+Status CheckRandom(const RandomFlags& flags, const CommandLine& line) {
+  if (flags.output.empty()) return Invalid("--output is missing");
+  if (!flags.arch.empty() && flags.arch != "deepseek-v4.1") {
+    return Invalid(Format("--arch is '{}'; it must be deepseek-v4.1", flags.arch));
+  }
+  const std::vector<const char*> others =
+      flags.arch.empty() ? std::vector<const char*>{"size", "expert-share", "engram-share"}
+                         : std::vector<const char*>{"preset", "type"};
+  for (const char* name : others) {
+    if (!line.Given(name)) continue;
+    return Invalid(Format("--{} belongs to {}", name,
+                          flags.arch.empty() ? "--arch deepseek-v4.1" : "models without --arch"));
+  }
+  return {};
 }
 
 int RunRandom(int argc, char** argv) {
@@ -218,6 +235,9 @@ int RunRandom(int argc, char** argv) {
            "with --arch: part of the bytes that Engram rows take");
   line.Add("--seed", &flags.seed, "of the weights");
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
+  if (const Status status = CheckRandom(flags, line); !status.ok()) {
+    return FailUsage("model random", status);
+  }
   ByteProgress bytes;
   const Result<QuantizeSummary> summary = WriteRandom(&flags, &bytes);
   bytes.line.reset();

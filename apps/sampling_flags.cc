@@ -36,7 +36,6 @@ void SamplingFlags::AddTo(CommandLine* line) {
   line->Add("--repetition-penalty,--repeat-penalty", &repetition_penalty_, "prompt and output");
   line->Add("--seed", &seed_, "the same seed gives the same tokens");
   line->Add("--seq-seed", &seq_seed_, "another name of --seed");
-  line->Add("--n", &n_, "samples per prompt");
   line->Add("--max-tokens,-n,--n-predict", &max_tokens_, "most tokens of a sample");
   line->Add("--min-tokens", &min_tokens_, "no end before this many tokens");
   line->Add("--stop", &stop_, "text that ends a sample (may be repeated)");
@@ -44,12 +43,17 @@ void SamplingFlags::AddTo(CommandLine* line) {
   line->Add("--logit-bias", &logit_bias_, "JSON object: token id to bias");
   line->Add("--allowed-token-ids", &allowed_token_ids_, "JSON list: only these ids");
   line->Add("--bad-words", &bad_words_, "JSON list of texts never written");
-  line->Add("--logprobs", &logprobs_, "likeliest tokens to report for each token");
-  line->Add("--prompt-logprobs", &prompt_logprobs_, "the same for prompt tokens");
   line->AddSwitch("--ignore-eos", &ignore_eos_, "go on after the end token");
   line->AddSwitch("--include-stop-str-in-output", &include_stop_str_in_output_,
                   "keep the stop text");
   line->AddSwitch("--keep-special-tokens", &keep_special_tokens_, "write special tokens too");
+}
+
+void SamplingFlags::AddReportsTo(CommandLine* line) {
+  line->Group("Sampling");
+  line->Add("--n", &n_, "samples per prompt");
+  line->Add("--logprobs", &logprobs_, "with --input: likeliest tokens to report for each token");
+  line->Add("--prompt-logprobs", &prompt_logprobs_, "with --input: the same for prompt tokens");
 }
 
 Result<Json> SamplingFlags::ToParams() const {

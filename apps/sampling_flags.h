@@ -15,6 +15,8 @@ class SamplingFlags {
  public:
   // This object must outlive line->Parse.
   void AddTo(CommandLine* line);
+  // And those for output that has room for several samples and log-probabilities.
+  void AddReportsTo(CommandLine* line);
   // An object with the fields whose flags were given. Lists are JSON text: --logit-bias '{"5":1}'.
   Result<Json> ToParams() const;
 

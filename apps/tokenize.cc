@@ -73,6 +73,10 @@ int RunTokenize(int argc, char** argv) {
                  "put BOS and EOS where the tokenizer wants them");
   line.AddSwitch("--json", &as_json, "print {\"count\", \"tokens\"}");
   if (const std::optional<int> code = line.Parse(argc, argv)) return *code;
+  if (!decode.empty() && (prompt.has_value() || as_json || line.Given("add-special-tokens"))) {
+    return FailUsage("tokenize", Invalid("--decode prints the text of its ids: it goes with none "
+                                         "of --prompt, --json and --add-special-tokens"));
+  }
   const Result<std::unique_ptr<Tokenizer>> tokenizer = OpenTokenizer(model);
   if (!tokenizer.ok()) return Fail("tokenize", tokenizer.status());
   if (!decode.empty()) {

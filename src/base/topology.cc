@@ -1,6 +1,7 @@
 #include "base/topology.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <charconv>
@@ -178,6 +179,17 @@ void ReadMemory(const std::string& root, Topology* topology) {
   if (mode.find("[always]") != mode.npos) topology->huge_page_mode = HugePageMode::kAlways;
 }
 
+// A limit on addresses (ulimit -v) counts what is reserved, used or not.
+void ApplyAddressLimit(Topology* topology) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= rlim_t{kUnlimitedBytes}) return;
+  const std::string status = ReadFile("/proc/self/status");
+  const int64_t left =
+      static_cast<int64_t>(limit.rlim_cur) - FieldOf(status, "VmSize:").value_or(0);
+  topology->memory_available_bytes =
+      std::min(topology->memory_available_bytes, std::max<int64_t>(0, left));
+}
+
 // The directories of the group itself and of all groups around it: each may set a limit.
 std::vector<std::string> GroupDirs(const std::string& mount, std::string_view group) {
   std::vector<std::string> dirs;
@@ -247,6 +259,7 @@ Topology ReadTopology(const TopologySource& source) {
   ReadCpus(source.root, source.allowed_cpus ? *source.allowed_cpus : AffinityCpus(), &topology);
   ReadMemory(source.root, &topology);
   ReadControlGroups(source.root, &topology);
+  if (source.root.empty()) ApplyAddressLimit(&topology);
   ReadNodes(source.root, &topology);
   ReadCaches(source.root, &topology);
   const std::string info = ReadFile(source.root + "/proc/cpuinfo");

@@ -37,9 +37,10 @@ struct Topology {
   int l3_cpus = 0;  // usable logical processors that share one L3
   HugePageMode huge_page_mode = HugePageMode::kUnknown;  // transparent huge pages
   int64_t huge_page_bytes = 0;
-  int64_t huge_pages_free = 0;         // of the reserved pool
-  int64_t memory_total_bytes = 0;      // the machine's or the control group's limit
-  int64_t memory_available_bytes = 0;  // without pushing anything out of memory
+  int64_t huge_pages_free = 0;     // of the reserved pool
+  int64_t memory_total_bytes = 0;  // the machine's or the control group's limit
+  // Without pushing anything out of memory, within the limits on this process.
+  int64_t memory_available_bytes = 0;
 };
 
 // Where to look. The defaults are the running machine; tests give a directory and a mask.

@@ -1,6 +1,5 @@
 #include "engine/create_engine.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/format.h"
@@ -11,8 +10,6 @@
 
 namespace deepinfer {
 namespace {
-
-constexpr int64_t kSnapshotsMax = 1 << 20;
 
 // The suffix must hold the window of every position that drafts may fall back to.
 Status CheckReplay(const EngineConfig& config, const CacheLayout& layout, int draft_tokens_max) {
@@ -66,10 +63,8 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* 
   if (compact) {
     parts.scheduler.replay_window = layout.replay_window;
     parts.scheduler.keep_tokens = config.yoco_prefill_keep_tokens;
-  } else if (layout.has_state() && config.enable_prefix_caching) {
-    parts.scheduler.state_snapshots = static_cast<int32_t>(
-        std::min(config.state_cache_memory_bytes / layout.slot_bytes(), kSnapshotsMax));
   }
+  parts.scheduler.state_snapshots = plan.state_snapshots;
   parts.tokenizer = tokenizer;
   DI_ASSIGN(parts.runner,
             ModelRunner::Create(

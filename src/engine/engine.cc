@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "engine/engine_loop.h"
 #include "engine/engine_parts.h"
+#include "engine/memory_plan.h"
 #include "engine/sampling_check.h"
 #include "engine/spec/create_drafter.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 // Messages beyond the queued requests: cancellations of running ones.
 constexpr size_t kInboxSlack = 65536;
+constexpr int kThreadsMax = 1024;
 
 }  // namespace
 
@@ -30,6 +32,9 @@ Status Engine::CheckConfig(const EngineConfig& config) {
   DI_TRY(range("max_num_seqs", config.max_num_seqs, 1, 4096));
   DI_TRY(range("max_num_batched_tokens", config.max_num_batched_tokens, 1, 65536));
   DI_TRY(range("long_prefill_token_threshold", config.long_prefill_token_threshold, 0, 65536));
+  DI_TRY(range("max_model_len", config.max_model_len, 0, int64_t{1} << 30));
+  DI_TRY(CheckBlockSize(config.block_size));
+  DI_TRY(range("threads", config.threads, 0, kThreadsMax));
   DI_TRY(range("prefill_max_sum_seqlen_k", config.prefill_max_sum_seqlen_k, 0, int64_t{1} << 40));
   DI_TRY(range("prefill_delay_steps_max", config.prefill_delay_steps_max, 0, 1'000'000));
   DI_TRY(range("max_num_queued_reqs", config.max_num_queued_reqs, 1, 10'000'000));

@@ -300,6 +300,15 @@ TEST(Engine, ConfigurationErrorsNameTheField) {
   config = SmallConfig();
   config.kv_cache_watermark = std::nan("");
   EXPECT_EQ(Engine::CheckConfig(config).param(), "kv_cache_watermark");
+  config = SmallConfig();
+  config.block_size = 17;
+  EXPECT_EQ(Engine::CheckConfig(config).param(), "block_size");
+  config = SmallConfig();
+  config.max_model_len = -1;
+  EXPECT_EQ(Engine::CheckConfig(config).param(), "max_model_len");
+  config = SmallConfig();
+  config.threads = -1;
+  EXPECT_EQ(Engine::CheckConfig(config).param(), "threads");
 }
 
 }  // namespace

@@ -48,6 +48,40 @@ TEST(MemoryPlan, SaysWhatDoesNotFit) {
             StatusCode::kExhausted);
 }
 
+// As above, and 1000 bytes of state for every row.
+CacheLayout LayoutWithState() {
+  CacheLayout layout = Layout();
+  layout.state.push_back({"windows", 1, 10, 100});
+  return layout;
+}
+
+TEST(MemoryPlan, RowStateAndItsSnapshotsComeOffFirst) {
+  EngineConfig config;
+  config.max_num_seqs = 4;
+  config.state_cache_memory_bytes = 20'500;
+  const MemoryPlan plan = *PlanMemory(config, LayoutWithState(), 100'000, 24'000 + 2 * 101 * 3200);
+  EXPECT_EQ(plan.state_snapshots, 20);
+  EXPECT_EQ(plan.state_bytes, 24'000);
+  EXPECT_EQ(plan.num_blocks, 101);
+  EXPECT_EQ(PlanMemory(config, Layout(), 100'000, 2 * 101 * 3200)->state_bytes, 0);
+
+  config.enable_prefix_caching = false;  // nothing to bring back
+  EXPECT_EQ(PlanMemory(config, LayoutWithState(), 100'000, 1 << 20)->state_snapshots, 0);
+  EXPECT_EQ(PlanMemory(config, LayoutWithState(), 100'000, 1 << 20)->state_bytes, 4'000);
+  config.enable_prefix_caching = true;
+  config.yoco_prefill_truncation_mode = "compact";
+  EXPECT_EQ(PlanMemory(config, LayoutWithState(), 100'000, 1 << 20)->state_snapshots, 0);
+}
+
+TEST(MemoryPlan, SaysWhenRowStateLeavesNoRoom) {
+  EngineConfig config;  // 256 MiB of snapshots
+  const Status status = PlanMemory(config, LayoutWithState(), 1000, 64 << 20).status();
+  EXPECT_EQ(status.code(), StatusCode::kExhausted);
+  EXPECT_NE(status.message().find("state_cache_memory_bytes"), std::string::npos);
+  config.num_kv_blocks = 100;  // whoever sets the size has counted himself
+  EXPECT_EQ(PlanMemory(config, LayoutWithState(), 1000, 64 << 20)->num_blocks, 100);
+}
+
 TEST(MemoryPlan, BlockSizesFollowTheLayout) {
   EXPECT_EQ(LayoutInBlocks(Layout(), 32)->block_bytes(), 6400);
   for (const int size : {0, 8, 24, 272, -16}) {
