@@ -15,7 +15,6 @@ namespace deepinfer {
 namespace {
 
 constexpr int kMaxModelLen = 512;
-constexpr int kSlots = 16;
 constexpr int kPreemptAfter = 5;
 constexpr int kSnapshots = 24;
 
@@ -164,7 +163,7 @@ class Rig {
   Rig(LoadedModel* model, const StressMode& mode, std::vector<std::vector<TokenId>> texts)
       : metrics_(kMaxModelLen) {
     SchedulerConfig config;
-    config.max_num_seqs = kSlots;
+    config.max_num_seqs = mode.slots;
     config.max_num_batched_tokens = 512;
     config.long_prefill_token_threshold = mode.chunk;
     config.max_model_len = kMaxModelLen;
@@ -185,7 +184,7 @@ class Rig {
     }
     Result<std::unique_ptr<ModelRunner>> runner =
         ModelRunner::Create(model->model.get(), model->backend.get(),
-                            {.num_slots = kSlots,
+                            {.num_slots = mode.slots,
                              .max_num_batched_tokens = config.max_num_batched_tokens,
                              .max_model_len = kMaxModelLen,
                              .block_tokens = config.block_tokens,
@@ -220,6 +219,7 @@ class Rig {
   void Run(bool preempt) {
     std::set<RequestId> preempted;
     while (loop_->Step() == StepOutcome::kBusy) {
+      most_running_ = std::max(most_running_, loop_->scheduler().num_running());
       for (const auto& [id, answer] : sink_.answers) {
         if (!preempt || answer.tokens.size() < kPreemptAfter) continue;
         if (preempted.insert(id).second) loop_->Post({EngineMessage::Kind::kPreempt, nullptr, id});
@@ -235,6 +235,7 @@ class Rig {
     DI_CHECK(sink_.ended.contains(id), "request {} has not ended", id);
     sink_.answers[id].verifications = metrics_.spec_drafts;
     sink_.answers[id].drafts_accepted = metrics_.spec_accepted_tokens;
+    sink_.answers[id].most_running = most_running_;
     return std::move(sink_.answers[id]);
   }
 
@@ -245,6 +246,7 @@ class Rig {
   FoldSink sink_;
   std::unique_ptr<EngineLoop> loop_;
   RequestId next_id_ = 1;
+  int most_running_ = 0;
 };
 
 std::string DifferenceOf(const TokenLogprob& a, const TokenLogprob& b) {

@@ -31,6 +31,7 @@ struct Answer {
   // Of the whole run.
   int64_t verifications = 0;
   int64_t drafts_accepted = 0;
+  int most_running = 0;  // sequences at once
 };
 
 enum class Drafting { kNone, kNgram, kModel, kReplay };
@@ -43,6 +44,7 @@ struct StressMode {
   bool preempt = false;    // each ask is preempted when it has 5 tokens
   bool overlap = false;
   int keep_tokens = 0;  // > 0: compact mode, see SchedulerConfig
+  int slots = 16;       // sequences at once
   int block_size = 16;
   int32_t num_blocks = 512;
   Drafting drafting = Drafting::kNone;
