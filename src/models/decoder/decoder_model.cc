@@ -3,21 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <map>
 #include <utility>
 
 #include "models/model_info.h"
 
 namespace deepinfer {
-namespace {
-
-void Grow(std::vector<float>* buffer, int64_t rows, int64_t cols) {
-  const auto size = static_cast<size_t>(rows * cols);
-  if (buffer->size() < size) *buffer = std::vector<float>(size);
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Model>> DecoderModel::Load(const Checkpoint& checkpoint, Backend* backend,
                                                   const LoadProgress& progress) {
   DI_ASSIGN(DecoderWeights weights, BindDecoder(checkpoint, backend, progress));
@@ -36,28 +26,18 @@ DecoderModel::DecoderModel(const Checkpoint& checkpoint, Backend* backend, Decod
 }
 
 void DecoderModel::CreateActivations() {
-  std::map<int64_t, std::vector<const Weight*>> readers;  // by width
-  const auto add = [&](std::initializer_list<const Weight*> weights) {
-    for (const Weight* weight : weights) {
-      if (weight != nullptr) readers[weight->cols].push_back(weight);
-    }
-  };
   for (const DecoderLayer& layer : weights_.layers) {
-    add({layer.q.get(), layer.k.get(), layer.v.get(), layer.o.get()});
-    add({layer.gate.get(), layer.up.get(), layer.down.get()});
-    add({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
+    inputs_.AddReaders({layer.q.get(), layer.k.get(), layer.v.get(), layer.o.get()});
+    inputs_.AddReaders({layer.gate.get(), layer.up.get(), layer.down.get()});
+    inputs_.AddReaders({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
   }
-  std::map<int64_t, Activation*> inputs;
-  const auto create = [&](int64_t cols, std::span<const Weight* const> of) {
-    return inputs_.emplace_back(backend_->CreateActivation(cols, of)).get();
-  };
-  for (const auto& [cols, of] : readers) inputs[cols] = create(cols, of);
-  qkv_input_ = ffn_input_ = inputs[config_.hidden];
-  o_input_ = inputs[int64_t{config_.heads} * config_.head_dim];
-  down_input_ = inputs[config_.intermediate];  // nullptr without a dense layer
+  inputs_.Create(backend_);
+  qkv_input_ = ffn_input_ = inputs_.OfWidth(config_.hidden);
+  o_input_ = inputs_.OfWidth(int64_t{config_.heads} * config_.head_dim);
+  down_input_ = inputs_.OfWidth(config_.intermediate);  // nullptr without a dense layer
   // Few rows of the head's own type, which the layers need not prepare.
   const Weight* head = weights_.head.get();
-  head_input_ = create(config_.hidden, {&head, 1});
+  head_input_ = inputs_.CreateOwn(backend_, config_.hidden, {&head, 1});
 }
 
 void DecoderModel::ReserveBuffers(int tokens) {

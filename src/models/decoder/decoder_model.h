@@ -11,6 +11,7 @@
 #include "models/decoder/decoder_weights.h"
 #include "models/model.h"
 #include "models/registry.h"
+#include "models/step_memory.h"
 
 namespace deepinfer {
 
@@ -45,7 +46,7 @@ class DecoderModel final : public Model {
   Activation* ffn_input_ = nullptr;
   Activation* down_input_ = nullptr;
   Activation* head_input_ = nullptr;
-  std::vector<std::unique_ptr<Activation>> inputs_;
+  ActivationSet inputs_;
   // [tokens, *], grown to the largest step seen.
   std::vector<float> hidden_, q_, k_, v_, attention_, ffn_;
 };

@@ -1,7 +1,6 @@
 #include "models/deepseek_v3/model.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "backend/latent_ops.h"
@@ -11,11 +10,6 @@ namespace deepinfer {
 namespace {
 
 constexpr float kRoutingEps = 1e-20F;  // of the published normalisation of weights
-
-void Grow(std::vector<float>* buffer, int tokens, int64_t cols) {
-  const size_t needed = static_cast<size_t>(tokens) * static_cast<size_t>(cols);
-  if (buffer->size() < needed) buffer->resize(needed);
-}
 
 }  // namespace
 
@@ -41,32 +35,23 @@ DeepseekV3Model::DeepseekV3Model(const Checkpoint& checkpoint, Backend* backend,
 }
 
 void DeepseekV3Model::CreateActivations() {
-  std::map<int64_t, std::vector<const Weight*>> readers;  // by width
-  const auto add = [&](std::initializer_list<const Weight*> weights) {
-    for (const Weight* weight : weights) {
-      if (weight != nullptr) readers[weight->cols].push_back(weight);
-    }
-  };
   for (const DeepseekV3Layer& layer : weights_.layers) {
-    add({layer.q_a.get(), layer.kv_a.get(), layer.q.get(), layer.o.get()});
-    add({layer.gate.get(), layer.up.get(), layer.down.get()});
-    add({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
-    add({layer.shared_gate.get(), layer.shared_up.get(), layer.shared_down.get()});
+    inputs_.AddReaders({layer.q_a.get(), layer.kv_a.get(), layer.q.get(), layer.o.get()});
+    inputs_.AddReaders({layer.gate.get(), layer.up.get(), layer.down.get()});
+    inputs_.AddReaders({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
+    inputs_.AddReaders({layer.shared_gate.get(), layer.shared_up.get(), layer.shared_down.get()});
   }
-  std::map<int64_t, Activation*> inputs;
-  for (const auto& [cols, of] : readers) {
-    inputs[cols] = inputs_.emplace_back(backend_->CreateActivation(cols, of)).get();
-  }
-  hidden_input_ = inputs[config_.hidden];
-  if (config_.q_lora > 0) query_input_ = inputs[config_.q_lora];
-  o_input_ = inputs[int64_t{config_.heads} * config_.value_dim];
-  if (config_.dense_layers > 0) dense_input_ = inputs[config_.intermediate];
+  inputs_.Create(backend_);
+  hidden_input_ = inputs_.OfWidth(config_.hidden);
+  if (config_.q_lora > 0) query_input_ = inputs_.OfWidth(config_.q_lora);
+  o_input_ = inputs_.OfWidth(int64_t{config_.heads} * config_.value_dim);
+  if (config_.dense_layers > 0) dense_input_ = inputs_.OfWidth(config_.intermediate);
   if (config_.shared_intermediate > 0 && config_.dense_layers < config_.layers) {
-    shared_input_ = inputs[config_.shared_intermediate];
+    shared_input_ = inputs_.OfWidth(config_.shared_intermediate);
   }
   // Few rows of the head's own type, which the layers need not prepare.
   const Weight* head = weights_.head.get();
-  head_input_ = inputs_.emplace_back(backend_->CreateActivation(config_.hidden, {&head, 1})).get();
+  head_input_ = inputs_.CreateOwn(backend_, config_.hidden, {&head, 1});
 }
 
 void DeepseekV3Model::ReserveBuffers(int tokens) {

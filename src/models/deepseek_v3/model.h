@@ -11,6 +11,7 @@
 #include "models/deepseek_v3/weights.h"
 #include "models/model.h"
 #include "models/registry.h"
+#include "models/step_memory.h"
 
 namespace deepinfer {
 
@@ -41,7 +42,7 @@ class DeepseekV3Model final : public Model {
   DeepseekV3Weights weights_;
 
   // Inputs of the linear stages, by width: stages of one width are never alive at once.
-  std::vector<std::unique_ptr<Activation>> inputs_;
+  ActivationSet inputs_;
   Activation* hidden_input_ = nullptr;
   Activation* query_input_ = nullptr;  // of the low-rank query; nullptr without one
   Activation* o_input_ = nullptr;

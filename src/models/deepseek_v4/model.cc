@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
 #include "base/format.h"
@@ -17,12 +16,6 @@ using Rounding = DeepseekV4Config::Rounding;
 constexpr float kRoutingEps = 1e-20F;  // of the published normalisation of weights
 // Tokens of drafts that a step may take back: the rings are that much longer than they are read.
 constexpr int kRollbackMax = 16;
-
-template <typename T>
-void Grow(std::vector<T>* buffer, int tokens, int64_t cols) {
-  const size_t needed = static_cast<size_t>(tokens) * static_cast<size_t>(cols);
-  if (buffer->size() < needed) buffer->resize(needed);
-}
 
 CompressorSpec::Reach ReachOf(Past past) {
   return past == Past::kChosen ? CompressorSpec::Reach::kWindowBefore
@@ -112,46 +105,37 @@ void DeepseekV4Model::LayOutCache() {
 }
 
 void DeepseekV4Model::CreateActivations() {
-  std::map<int64_t, std::vector<const Weight*>> readers;  // by width
-  const auto add = [&](std::initializer_list<const Weight*> weights) {
-    for (const Weight* weight : weights) {
-      if (weight != nullptr) readers[weight->cols].push_back(weight);
-    }
-  };
   std::vector<const Weight*> mixers = {weights_.head_hyper.fn.get()};
   const auto add_layer = [&](const DeepseekV4Layer& layer) {
     mixers.push_back(layer.attn_hyper.fn.get());
     mixers.push_back(layer.ffn_hyper.fn.get());
-    add({layer.q_a.get(), layer.kv.get(), layer.q_b.get(), layer.o_b.get()});
-    add({layer.entries.kv.get(), layer.entries.gate.get()});
-    add({layer.keys.kv.get(), layer.keys.gate.get()});
-    add({layer.index_q.get(), layer.index_weights.get()});
-    add({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
-    add({layer.shared_gate.get(), layer.shared_up.get(), layer.shared_down.get()});
+    inputs_.AddReaders({layer.q_a.get(), layer.kv.get(), layer.q_b.get(), layer.o_b.get()});
+    inputs_.AddReaders({layer.entries.kv.get(), layer.entries.gate.get()});
+    inputs_.AddReaders({layer.keys.kv.get(), layer.keys.gate.get()});
+    inputs_.AddReaders({layer.index_q.get(), layer.index_weights.get()});
+    inputs_.AddReaders({layer.router.get(), layer.expert_gate.get(), layer.expert_up.get()});
+    inputs_.AddReaders({layer.shared_gate.get(), layer.shared_up.get(), layer.shared_down.get()});
   };
   for (const DeepseekV4Layer& layer : weights_.layers) add_layer(layer);
   if (weights_.draft != nullptr) {
     add_layer(weights_.draft->layer);
-    add({weights_.draft->token_proj.get(), weights_.draft->stream_proj.get()});
+    inputs_.AddReaders({weights_.draft->token_proj.get(), weights_.draft->stream_proj.get()});
     mixers.push_back(weights_.draft->head_hyper.fn.get());
   }
-  std::map<int64_t, Activation*> inputs;
-  const auto create = [&](int64_t cols, std::span<const Weight* const> of) {
-    return inputs_.emplace_back(backend_->CreateActivation(cols, of)).get();
-  };
-  for (const auto& [cols, of] : readers) inputs[cols] = create(cols, of);
-  hidden_input_ = inputs[config_.hidden];
-  query_input_ = inputs[config_.q_lora];
-  o_input_ = inputs[int64_t{config_.output_groups} * config_.output_lora];
+  inputs_.Create(backend_);
+  hidden_input_ = inputs_.OfWidth(config_.hidden);
+  query_input_ = inputs_.OfWidth(config_.q_lora);
+  o_input_ = inputs_.OfWidth(int64_t{config_.output_groups} * config_.output_lora);
   if (config_.shared_intermediate > 0) {
     // The experts still read the hidden input when this one is written.
-    shared_input_ = config_.shared_intermediate == config_.hidden
-                        ? create(config_.hidden, readers[config_.hidden])
-                        : inputs[config_.shared_intermediate];
+    shared_input_ =
+        config_.shared_intermediate == config_.hidden
+            ? inputs_.CreateOwn(backend_, config_.hidden, inputs_.ReadersOf(config_.hidden))
+            : inputs_.OfWidth(config_.shared_intermediate);
   }
-  streams_input_ = create(int64_t{config_.streams} * config_.hidden, mixers);
+  streams_input_ = inputs_.CreateOwn(backend_, int64_t{config_.streams} * config_.hidden, mixers);
   const Weight* head = weights_.head.get();
-  head_input_ = create(config_.hidden, {&head, 1});
+  head_input_ = inputs_.CreateOwn(backend_, config_.hidden, {&head, 1});
 }
 
 void DeepseekV4Model::ReserveBuffers(int tokens) {

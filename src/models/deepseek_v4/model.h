@@ -13,6 +13,7 @@
 #include "models/deepseek_v4/weights.h"
 #include "models/model.h"
 #include "models/registry.h"
+#include "models/step_memory.h"
 
 namespace deepinfer {
 
@@ -90,7 +91,7 @@ class DeepseekV4Model final : public Model {
   DeepseekV4Weights weights_;
 
   // Inputs of the linear stages, by width: stages of one width are never alive at once.
-  std::vector<std::unique_ptr<Activation>> inputs_;
+  ActivationSet inputs_;
   Activation* streams_input_ = nullptr;
   Activation* hidden_input_ = nullptr;
   Activation* query_input_ = nullptr;

@@ -13,11 +13,6 @@ int32_t Likeliest(const float* logits, int vocab) {
   return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
 }
 
-void Grow(std::vector<float>* buffer, int rows, int64_t cols) {
-  const size_t needed = static_cast<size_t>(rows) * static_cast<size_t>(cols);
-  if (buffer->size() < needed) buffer->resize(needed);
-}
-
 }  // namespace
 
 DraftInfo DeepseekV4Model::draft_info() const {

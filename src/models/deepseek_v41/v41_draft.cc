@@ -6,16 +6,6 @@
 #include "tensor/fake_quant.h"
 
 namespace deepinfer {
-namespace {
-
-template <typename T>
-void Grow(std::vector<T>* buffer, int64_t rows, int64_t cols) {
-  const auto size = static_cast<size_t>(rows * cols);
-  if (buffer->size() < size) *buffer = std::vector<T>(size);
-}
-
-}  // namespace
-
 DraftInfo V41Model::draft_info() const {
   return {.block = weights_.draft.layers.empty() ? 0 : config_.draft.block,
           .note = weights_.draft_note};

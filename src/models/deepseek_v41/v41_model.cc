@@ -16,12 +16,6 @@ namespace {
 constexpr int kRollback = 16;
 constexpr int kPositionsStep = 16;  // keeps every ring a multiple of 16 bytes
 
-template <typename T>
-void Grow(std::vector<T>* buffer, int64_t rows, int64_t cols) {
-  const auto size = static_cast<size_t>(rows * cols);
-  if (buffer->size() < size) *buffer = std::vector<T>(size);
-}
-
 int RingPositions(int lookback, int rollback) {
   return (lookback + rollback + kPositionsStep - 1) / kPositionsStep * kPositionsStep;
 }

@@ -10,6 +10,7 @@
 #include "models/deepseek_v41/v41_config.h"
 #include "models/deepseek_v41/v41_weights.h"
 #include "models/model.h"
+#include "models/step_memory.h"
 
 namespace deepinfer {
 
