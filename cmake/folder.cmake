@@ -24,7 +24,7 @@ add_custom_target(fuzzers)  # all *_fuzz programs
 
 function(di_add_test name)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900)
 endfunction()
 
 function(di_folder name)
