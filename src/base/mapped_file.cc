@@ -34,25 +34,32 @@ Status FileError(const std::string& path, const char* action, int error) {
 
 size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
-}  // namespace
-
-Result<MappedFile> MappedFile::Open(const std::string& path) {
-  // O_NONBLOCK: opening a named pipe must not wait for a writer.
+// O_NONBLOCK: opening a named pipe must not wait for a writer.
+Result<int> OpenPlain(const std::string& path, struct stat* info) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return FileError(path, "open", errno);
-  struct stat info = {};
-  if (fstat(fd, &info) != 0) {
+  if (fstat(fd, info) != 0) {
     const int error = errno;
     close(fd);
     return FileError(path, "inspect", error);
   }
-  if (!S_ISREG(info.st_mode)) {
+  if (!S_ISREG(info->st_mode)) {
     close(fd);
     return Invalid(Format("{} is not a plain file", path));
   }
+  return fd;
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::Open(const std::string& path) {
+  struct stat info = {};
+  DI_ASSIGN(const int fd, OpenPlain(path, &info));
   MappedFile file;
   file.path_ = path;
   file.size_ = static_cast<size_t>(info.st_size);
+  file.device_ = info.st_dev;
+  file.inode_ = info.st_ino;
   if (file.size_ > 0) {
     void* data = mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
@@ -66,13 +73,26 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   return file;
 }
 
+Result<int> MappedFile::OpenAgain() const {
+  struct stat info = {};
+  DI_ASSIGN(const int fd, OpenPlain(path_, &info));
+  if (info.st_dev == device_ && info.st_ino == inode_) return fd;
+  close(fd);
+  return Unavailable(Format("{} was replaced since it was opened; start again", path_))
+      .WithParam(path_);
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
+      device_(other.device_),
+      inode_(other.inode_),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
@@ -84,12 +104,14 @@ MappedFile::~MappedFile() {
 
 void MappedFile::Drop(size_t offset, size_t count) const {
   if (offset >= size_) return;
-  const size_t page = PageBytes();
-  const size_t end = offset + std::min(count, size_ - offset);
-  const size_t first = (offset + page - 1) / page * page;
-  // The last page of the file may be given back although the file does not fill it.
-  const size_t last = end == size_ ? end : end / page * page;
-  if (first < last) madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+  // The kernel maps pages of the file in windows of this size, aligned in memory.
+  constexpr uintptr_t kWindow = uintptr_t{64} << 10;
+  const auto base = reinterpret_cast<uintptr_t>(data_);
+  const uintptr_t end = base + offset + std::min(count, size_ - offset);
+  const uintptr_t first = std::max(base, (base + offset) / kWindow * kWindow);
+  const uintptr_t last = std::min((end + kWindow - 1) / kWindow * kWindow,
+                                  base + (size_ + PageBytes() - 1) / PageBytes() * PageBytes());
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 void MappedFile::Prefetch(size_t offset, size_t count) const {

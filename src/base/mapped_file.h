@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -29,14 +30,19 @@ class MappedFile {
   size_t size() const { return size_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  // Gives back the whole pages inside [offset, offset + count). They are read from the file again
-  // when touched. Bytes outside the file are ignored.
+  // A descriptor of this very file for reads, which the caller closes. An error when another file
+  // has taken its name.
+  Result<int> OpenAgain() const;
+
+  // Gives back the pages of [offset, offset + count), and neighbours that came with them. They are
+  // mapped again when touched. Bytes outside the file are ignored.
   void Drop(size_t offset, size_t count) const;
   // Starts reading [offset, offset + count) ahead of use.
   void Prefetch(size_t offset, size_t count) const;
 
  private:
   std::string path_;
+  uint64_t device_ = 0, inode_ = 0;  // the file's identity
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };

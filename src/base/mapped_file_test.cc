@@ -66,6 +66,23 @@ TEST_F(MappedFileTest, ErrorsNameThePathAndTheReason) {
   EXPECT_EQ(MappedFile::Open(pipe).status().code(), StatusCode::kInvalid);
 }
 
+TEST_F(MappedFileTest, OpensTheSameFileAgain) {
+  Result<MappedFile> file = MappedFile::Open(Write("twice", "some text"));
+  ASSERT_TRUE(file.ok());
+  MappedFile moved = std::move(file).value();
+  const Result<int> fd = moved.OpenAgain();
+  ASSERT_TRUE(fd.ok());
+  char text[4] = {};
+  EXPECT_EQ(pread(*fd, text, 3, 5), 3);
+  EXPECT_STREQ(text, "tex");
+  close(*fd);
+  Write("other", "another text");
+  std::filesystem::rename(dir_ + "/other", dir_ + "/twice");
+  EXPECT_EQ(moved.OpenAgain().status().code(), StatusCode::kUnavailable);
+  std::filesystem::remove(dir_ + "/twice");
+  EXPECT_EQ(moved.OpenAgain().status().code(), StatusCode::kNotFound);
+}
+
 TEST_F(MappedFileTest, DroppedPagesAreReadAgain) {
   const std::string text(100000, 'q');
   Result<MappedFile> file = MappedFile::Open(Write("big", text));
