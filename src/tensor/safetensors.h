@@ -29,6 +29,7 @@ class SafetensorsFile final : public TensorFile {
   const std::vector<TensorView>& tensors() const override { return index_.tensors(); }
   void Drop(const TensorView& view) const override { index_.Drop(view); }
   bool Holds(const TensorView& view) const override { return index_.Holds(view); }
+  FilePlace PlaceOf(const std::byte* data) const override { return index_.PlaceOf(data); }
   void Prefetch(const TensorView& view) const override { index_.Prefetch(view); }
   size_t file_bytes() const override { return index_.file_bytes(); }
 

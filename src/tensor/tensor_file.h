@@ -8,10 +8,17 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "deepinfer/status.h"
 #include "tensor/tensor_view.h"
 
 namespace deepinfer {
+
+// Where bytes of a tensor are stored. Lives as long as the TensorFile.
+struct FilePlace {
+  const MappedFile* file = nullptr;  // nullptr: in memory alone
+  size_t offset = 0;
+};
 
 class TensorFile {
  public:
@@ -23,6 +30,7 @@ class TensorFile {
   virtual void Drop(const TensorView& view) const = 0;
   // True when the bytes of `view` are those of the files, as long as the TensorFile lives.
   virtual bool Holds(const TensorView&) const { return false; }
+  virtual FilePlace PlaceOf(const std::byte*) const { return {}; }
   // Starts reading `view` ahead of use; a hint.
   virtual void Prefetch(const TensorView&) const {}
   // Total bytes of the files.

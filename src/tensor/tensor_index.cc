@@ -23,7 +23,7 @@ const TensorView* TensorIndex::Find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : &tensors_[found->second];
 }
 
-TensorIndex::Place TensorIndex::PlaceOf(const std::byte* data) const {
+FilePlace TensorIndex::PlaceOf(const std::byte* data) const {
   // std::less orders pointers of different mappings.
   const std::less<const std::byte*> before;
   for (const MappedFile& file : files_) {
@@ -35,10 +35,10 @@ TensorIndex::Place TensorIndex::PlaceOf(const std::byte* data) const {
 }
 
 void TensorIndex::Drop(const TensorView& view) const {
-  const Place codes = PlaceOf(view.data);
+  const FilePlace codes = PlaceOf(view.data);
   if (codes.file != nullptr) codes.file->Drop(codes.offset, view.bytes);
   if (view.scale == nullptr) return;
-  const Place scales = PlaceOf(view.scale);
+  const FilePlace scales = PlaceOf(view.scale);
   const auto bytes = static_cast<size_t>(view.scale_rows * view.scale_cols);
   if (scales.file != nullptr) scales.file->Drop(scales.offset, bytes);
 }
@@ -49,10 +49,10 @@ bool TensorIndex::Holds(const TensorView& view) const {
 }
 
 void TensorIndex::Prefetch(const TensorView& view) const {
-  const Place codes = PlaceOf(view.data);
+  const FilePlace codes = PlaceOf(view.data);
   if (codes.file != nullptr) codes.file->Prefetch(codes.offset, view.bytes);
   if (view.scale == nullptr) return;
-  const Place scales = PlaceOf(view.scale);
+  const FilePlace scales = PlaceOf(view.scale);
   const auto bytes = static_cast<size_t>(view.scale_rows * view.scale_cols);
   if (scales.file != nullptr) scales.file->Prefetch(scales.offset, bytes);
 }

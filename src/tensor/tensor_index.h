@@ -11,6 +11,7 @@
 
 #include "base/mapped_file.h"
 #include "deepinfer/status.h"
+#include "tensor/tensor_file.h"
 #include "tensor/tensor_view.h"
 
 namespace deepinfer {
@@ -24,17 +25,13 @@ class TensorIndex {
 
   const TensorView* Find(std::string_view name) const;
   const std::vector<TensorView>& tensors() const { return tensors_; }
-  void Drop(const TensorView& view) const;      // and its scales
+  void Drop(const TensorView& view) const;  // and its scales
   bool Holds(const TensorView& view) const;
   void Prefetch(const TensorView& view) const;  // and its scales
+  FilePlace PlaceOf(const std::byte* data) const;
   size_t file_bytes() const;
 
  private:
-  struct Place {
-    const MappedFile* file = nullptr;  // nullptr: in none of the files
-    size_t offset = 0;
-  };
-  Place PlaceOf(const std::byte* data) const;
   std::vector<MappedFile> files_;
   std::vector<TensorView> tensors_;
   std::unordered_map<std::string_view, size_t> by_name_;  // keys live in tensors_
