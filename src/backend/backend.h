@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "backend/row_table.h"
 #include "backend/step_input.h"
 #include "deepinfer/status.h"
 #include "tensor/tensor_file.h"
@@ -126,6 +127,21 @@ struct BackendInfo {
   std::string name;  // "cpu"
   std::string isa;   // "scalar", "avx2", "avx512", "amx"
   int threads = 1;
+  RowIo row_io = RowIo::kAuto;  // how models fetch rows of tables
+};
+
+// Of weights that are packed at first use; all zero when there are none.
+struct WeightCacheStats {
+  int64_t limit_bytes = 0;
+  int64_t known_bytes = 0;    // packed size of all that may come
+  int64_t touched_bytes = 0;  // packed size of all that were ever needed
+  int64_t bytes = 0;          // packed now
+  int64_t lookups = 0;        // matrices that products needed
+  int64_t hits = 0;           // of these, packed already
+  int64_t streams = 0;        // of these, packed for one product and forgotten
+  int64_t loads = 0;          // of these, packed to stay
+  int64_t evictions = 0;      // matrices that made room
+  int64_t load_us = 0;        // time that products waited for packing
 };
 
 class SparseOps;             // backend/sparse_ops.h
@@ -161,6 +177,9 @@ class Backend {
                                                      std::span<const TensorView> groups) {
     return BindExperts(file, groups);
   }
+
+  // Any thread.
+  virtual WeightCacheStats weight_cache_stats() const { return {}; }
 
   // Bytes of one cache row element of history groups (K and V each): 2 (f16) or 4 (float32 mode).
   virtual int kv_element_bytes() const = 0;
@@ -205,8 +224,10 @@ struct BackendOptions {
   int threads = 0;              // 0: one per available core
   ComputeDtype dtype = ComputeDtype::kAuto;
   // Limit of packed experts (BindExperts): 0 packs all when bound; more packs an expert when it is
-  // first chosen and lets the least used go; kWeightCacheAuto: 0 if the checkpoint fits the memory.
+  // first chosen and lets the least used go; kWeightCacheAuto: by the size of the files, the type
+  // of the experts and the memory that is free (DecideWeightCache).
   int64_t weight_cache_bytes = 0;
+  RowIo row_io = RowIo::kAuto;
   std::string cpu_isa = {};  // "", scalar, avx2, avx512, amx (DEEPINFER_CPU_ISA)
 };
 

@@ -1,9 +1,12 @@
 #include "backend/row_table.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <random>
+#include <string>
 
 #include "tensor/dequantize.h"
 #include "tensor/scaled_tensor.h"
@@ -117,6 +120,147 @@ TEST(RowTable, EndsWithReadsUnderWay) {
     rows->Prefetch(ids);
   }
 }
+
+// The same table in a file that is mapped, as checkpoints are.
+class StoredTable final : public TensorFile {
+ public:
+  StoredTable() {
+    const TensorView& from = memory_.view();
+    const size_t scales = static_cast<size_t>(kRows * from.scale_cols);
+    path_ = testing::TempDir() + "deepinfer_row_table_" + std::to_string(getpid());
+    Write(path_);
+    file_ = MappedFile::Open(path_).value();
+    const std::byte* data = file_.bytes().data() + kLead;
+    view_ = WithScale({"table", DType::kF8_E4M3, {kRows, kCols}, data, from.bytes},
+                      {"scale", DType::kF8_E8M0, {kRows, kCols / 32}, data + from.bytes, scales})
+                .value();
+  }
+  ~StoredTable() override { unlink(path_.c_str()); }
+  void Write(const std::string& path) const {
+    const TensorView& from = memory_.view();
+    std::FILE* file = std::fopen(path.c_str(), "wb");
+    const std::string lead(kLead, 'x');
+    std::fwrite(lead.data(), 1, lead.size(), file);
+    std::fwrite(from.data, 1, from.bytes, file);
+    std::fwrite(from.scale, 1, static_cast<size_t>(kRows * from.scale_cols), file);
+    std::fclose(file);
+  }
+  // Behind the back of whoever has it open.
+  void Cut(int64_t rows) const { EXPECT_EQ(truncate(path_.c_str(), kLead + rows * kCols), 0); }
+
+  const TensorView* Find(std::string_view) const override { return nullptr; }
+  const std::vector<TensorView>& tensors() const override { return none_; }
+  void Drop(const TensorView&) const override {}
+  size_t file_bytes() const override { return file_.size(); }
+  FilePlace PlaceOf(const std::byte* data) const override {
+    return {&file_, static_cast<size_t>(data - file_.bytes().data())};
+  }
+  const TensorView& view() const { return view_; }
+  const Table& memory() const { return memory_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  static constexpr size_t kLead = 100;
+  Table memory_;
+  std::string path_;
+  MappedFile file_;
+  std::vector<TensorView> none_;
+  TensorView view_;
+};
+
+class StoredRows : public testing::TestWithParam<RowIo> {
+ protected:
+  // nullptr where the system has no io_uring.
+  std::unique_ptr<RowTable> Open(const StoredTable& table, size_t cache_bytes) {
+    Result<std::unique_ptr<RowTable>> rows =
+        RowTable::Open(table, table.view(), {.io = GetParam(), .cache_bytes = cache_bytes});
+    if (rows.ok()) return std::move(rows).value();
+    EXPECT_EQ(GetParam(), RowIo::kIoUring) << rows.status().message();
+    EXPECT_EQ(rows.status().code(), StatusCode::kUnavailable);
+    EXPECT_NE(rows.status().message().find("io_uring"), std::string::npos);
+    return nullptr;
+  }
+};
+
+TEST_P(StoredRows, AreTheStoredOnes) {
+  const StoredTable table;
+  for (size_t cache_bytes : {size_t{0}, size_t{1} << 20}) {
+    const auto rows = Open(table, cache_bytes);
+    if (rows == nullptr) GTEST_SKIP() << "no io_uring here";
+    const bool ring = rows->io() == "io_uring";
+    EXPECT_TRUE(ring ? GetParam() != RowIo::kPread : rows->io() == "pread");
+    std::mt19937 random(4);
+    for (int step = 0; step < 100; ++step) {
+      const size_t count = step % 20 == 0 ? 900 : random() % 40;  // more than the smallest cache
+      std::vector<int64_t> ids(count);
+      for (int64_t& id : ids) id = static_cast<int64_t>(random() % kRows);
+      if (step % 3 != 0) rows->Prefetch(ids);
+      std::vector<float> out(count * kCols);
+      rows->Gather(ids.data(), static_cast<int64_t>(count), out.data());
+      for (size_t i = 0; i < count; ++i) {
+        ExpectRow(table.memory(), ids[i], out.data() + i * kCols);
+      }
+    }
+    const RowTableStats stats = rows->stats();
+    EXPECT_EQ(stats.errors, 0U);
+    EXPECT_EQ(stats.read_bytes, stats.reads * (kCols + kCols / 32));
+  }
+}
+
+// The bytes that are gone fail the rows that need them, and no others; nothing ends the process.
+TEST_P(StoredRows, OfACutFileFailAlone) {
+  const StoredTable table;
+  for (size_t cache_bytes : {size_t{0}, size_t{1} << 20}) {
+    table.Write(table.path());  // whole again
+    const auto rows = Open(table, cache_bytes);
+    if (rows == nullptr) GTEST_SKIP() << "no io_uring here";
+    const int64_t kept[] = {3, 500, 990};
+    std::vector<float> out(900 * kCols);
+    rows->Gather(kept, 3, out.data());
+    for (size_t i = 0; i < 3; ++i) ExpectRow(table.memory(), kept[i], out.data() + i * kCols);
+    table.Cut(600);  // the scales are gone, too
+    std::vector<int64_t> ids = {3, 500, 990, 4, 999};
+    rows->Prefetch(ids);
+    rows->Gather(ids.data(), 5, out.data());
+    for (size_t i = 0; i < 3; ++i) ExpectRow(table.memory(), ids[i], out.data() + i * kCols);
+    for (size_t i = 3; i < 5; ++i) EXPECT_TRUE(std::isnan(out[i * kCols])) << i;
+    EXPECT_GE(rows->stats().errors, 2U);
+    // More rows than slots: some are read without one.
+    ids.resize(900);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i + 50);
+    rows->Gather(ids.data(), 900, out.data());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const bool held = ids[i] == 500;
+      EXPECT_EQ(std::isnan(out[i * kCols]), !held) << ids[i];
+    }
+  }
+}
+
+TEST_P(StoredRows, ComeBackWithTheirFile) {
+  const StoredTable table;
+  const auto rows = Open(table, 1 << 20);
+  if (rows == nullptr) GTEST_SKIP() << "no io_uring here";
+  table.Cut(0);
+  const int64_t id = 12;
+  std::vector<float> out(kCols);
+  rows->Gather(&id, 1, out.data());
+  EXPECT_TRUE(std::isnan(out[0]));
+  table.Write(table.path());
+  rows->Gather(&id, 1, out.data());
+  ExpectRow(table.memory(), id, out.data());
+}
+
+TEST_P(StoredRows, OfAFileThatWasReplacedAreRefused) {
+  const StoredTable table;
+  table.Write(table.path() + ".new");
+  ASSERT_EQ(std::rename((table.path() + ".new").c_str(), table.path().c_str()), 0);
+  const auto rows = RowTable::Open(table, table.view(), {.io = GetParam()});
+  ASSERT_FALSE(rows.ok());
+  EXPECT_NE(rows.status().message().find("was replaced"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryWay, StoredRows,
+                         testing::Values(RowIo::kAuto, RowIo::kIoUring, RowIo::kPread));
 
 TEST(RowTable, RefusesWhatHasNoRows) {
   const Table table;

@@ -18,6 +18,8 @@ constexpr int kThreadsMax = 1024;
 constexpr int64_t kElementsPerChunk = 4096;
 constexpr int64_t kTableRows = int64_t{1} << 22;
 constexpr size_t kHugePage = size_t{2} << 20;
+// Files up to this size are packed whole at load: a matter of two seconds.
+constexpr int64_t kPackedAtOnceMax = int64_t{4} << 30;
 // Copies of at least this much bypass the caches.
 constexpr int64_t kStreamBytes = int64_t{256} << 10;
 
@@ -60,7 +62,10 @@ CpuBackend::CpuBackend(Isa isa, int threads, const BackendOptions& options)
   context_.float32 = options.dtype == ComputeDtype::kFloat32;
   context_.rows = &RowsOf(isa);
   context_.pool = std::make_unique<ComputePool>(threads);
-  info_ = {.name = "cpu", .isa = std::string(IsaName(isa)), .threads = threads};
+  info_ = {.name = "cpu",
+           .isa = std::string(IsaName(isa)),
+           .threads = threads,
+           .row_io = options.row_io};
 }
 
 Result<std::unique_ptr<Backend>> CpuBackend::Create(const BackendOptions& options) {
@@ -93,10 +98,8 @@ Result<Backend::Buffer> CpuBackend::Allocate(size_t bytes) {
 
 Result<std::unique_ptr<PackedMatrix>> CpuBackend::PackOne(const TensorFile& file,
                                                           const TensorView& view) {
-  DI_ASSIGN(std::unique_ptr<PackedMatrix> matrix,
-            PackedMatrix::Pack(context_.isa, view, context_.float32, context_.pool.get(), &arena_));
-  file.Drop(view);
-  return matrix;
+  return PackedMatrix::Pack(context_.isa, view, context_.float32, context_.pool.get(), &arena_,
+                            &file);
 }
 
 Result<std::unique_ptr<Weight>> CpuBackend::Bind(const TensorFile& file, const TensorView& view,
@@ -119,8 +122,10 @@ Result<std::unique_ptr<Weight>> CpuBackend::Bind(const TensorFile& file, const T
   return std::unique_ptr<Weight>(std::move(weight));
 }
 
-// At the first experts: whether they stay packed or pass through a cache.
-void CpuBackend::DecideWeightCache(const TensorFile& file) {
+// At the first experts: whether they stay packed or pass through a cache. Experts with scale
+// tensors (FP8, packed FP4) come by the hundred per layer, of which a token uses a few: packing
+// gigabytes of them would only hold up the first answer. Others are used evenly: packed when bound.
+void CpuBackend::DecideWeightCache(const TensorFile& file, const TensorView& expert) {
   if (cache_decided_) return;
   cache_decided_ = true;
   int64_t limit = weight_cache_bytes_;
@@ -131,8 +136,9 @@ void CpuBackend::DecideWeightCache(const TensorFile& file) {
       if (view.dim(0) <= kTableRows) bytes += static_cast<int64_t>(view.bytes);
     }
     const int64_t available = ReadTopology().memory_available_bytes;
-    if (available == 0 || bytes <= available / 10 * 8) return;
-    limit = available / 10 * 4;  // the KV cache is sized from what is free before experts come
+    const bool fits = available == 0 || bytes <= available / 10 * 8;
+    if (fits && (!HasScaleTensor(expert.dtype) || bytes <= kPackedAtOnceMax)) return;
+    limit = fits ? bytes + bytes / 8 : available / 10 * 4;
   }
   if (limit > 0) context_.weight_cache = std::make_shared<WeightCache>(static_cast<size_t>(limit));
 }
@@ -147,7 +153,7 @@ Status CpuBackend::CheckCacheLimit(const PackedMatrix& matrix, const TensorView&
 
 Result<std::unique_ptr<Weight>> CpuBackend::BindExperts(const TensorFile& file,
                                                         std::span<const TensorView> experts) {
-  DecideWeightCache(file);
+  if (!experts.empty()) DecideWeightCache(file, experts[0]);
   // What was made in memory would be gone when it is packed.
   const bool stored = std::all_of(experts.begin(), experts.end(),
                                   [&](const TensorView& view) { return file.Holds(view); });

@@ -33,6 +33,9 @@ class CpuBackend final : public Backend {
                                              std::span<const TensorView> groups) override {
     return BindSeveral(file, groups, nullptr);
   }
+  WeightCacheStats weight_cache_stats() const override {
+    return context_.weight_cache == nullptr ? WeightCacheStats() : context_.weight_cache->stats();
+  }
   int kv_element_bytes() const override { return context_.float32 ? 4 : 2; }
   std::unique_ptr<Activation> CreateActivation(int64_t cols,
                                                std::span<const Weight* const> readers) override;
@@ -67,7 +70,7 @@ class CpuBackend final : public Backend {
   Result<std::unique_ptr<Weight>> BindSeveral(const TensorFile& file,
                                               std::span<const TensorView> views,
                                               std::shared_ptr<WeightCache> cache);
-  void DecideWeightCache(const TensorFile& file);
+  void DecideWeightCache(const TensorFile& file, const TensorView& expert);
   Status CheckCacheLimit(const PackedMatrix& matrix, const TensorView& view) const;
 
   CpuContext context_;

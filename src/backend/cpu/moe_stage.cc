@@ -195,15 +195,30 @@ ActRows* MoeStage::HiddenOf(const PackedMatrix& down) {
   return hidden_rows_.back().get();
 }
 
+// A matrix that streams is found damaged in the middle of its products: all of them count as NaN.
+void MoeStage::SpoilDamaged(std::span<const Product> products) {
+  for (const Product& product : products) {
+    const bool damaged =
+        product.matrix->damaged() || (product.pair != nullptr && product.pair->damaged());
+    if (!damaged) continue;
+    std::fill_n(product.out, product.m * product.matrix->rows(),
+                std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
 // The products of list_; with a cache of weights in groups whose weights fit into it together.
 void MoeStage::RunList() {
   WeightCache* cache = context_->weight_cache.get();
   if (cache == nullptr) return products_->Run(list_);
   needs_.clear();
-  for (const Product& product : list_) needs_.push_back({product.matrix, product.pair});
+  for (const Product& product : list_) {
+    needs_.push_back({product.matrix, product.pair, product.m});
+  }
   for (size_t done = 0; done < list_.size();) {
     const size_t count = cache->Prepare(std::span(needs_).subspan(done), context_->pool.get());
-    products_->Run(std::span<const Product>(list_).subspan(done, count));
+    const auto group = std::span<const Product>(list_).subspan(done, count);
+    products_->Run(group);
+    if (cache->Release(context_->pool.get())) SpoilDamaged(group);
     done += count;
   }
 }

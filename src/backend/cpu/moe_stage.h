@@ -32,6 +32,7 @@ class MoeStage {
   void WeighChoices(const MoeArgs& args, const float* scores, Choice* choices) const;
   void SortByExpert(const MoeArgs& args);
   void RunExperts(const MoeArgs& args);
+  void SpoilDamaged(std::span<const Product> products);
   void RunList();
   void Combine(const MoeArgs& args);
   ActRows* HiddenOf(const PackedMatrix& down);

@@ -1,5 +1,7 @@
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "backend/cpu/packed_linear.h"
 #include "backend/cpu/packed_memory.h"
 
@@ -8,6 +10,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kSmallPage = size_t{4} << 10;
+constexpr size_t kSlotPieceBytes = size_t{1} << 30;  // of address space
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -42,6 +45,43 @@ uint8_t* TakeBytes(PackedArena::Piece* piece, size_t bytes) {
   piece->next += bytes;
   piece->left -= bytes;
   return taken;
+}
+
+uint8_t* PackedSlots::Take(size_t bytes) {
+  Free& free = free_[bytes];
+  for (std::vector<uint8_t*>* slots : {&free.filled, &free.trimmed}) {
+    if (slots->empty()) continue;
+    uint8_t* slot = slots->back();
+    slots->pop_back();
+    if (slots == &free.filled) idle_bytes_ -= bytes;
+    return slot;
+  }
+  uint8_t* slot = pieces_.empty() ? nullptr : TakeBytes(pieces_.back().get(), bytes);
+  if (slot != nullptr) return slot;
+  std::shared_ptr<PackedArena::Piece> piece = MapPiece(std::max(bytes, kSlotPieceBytes));
+  if (piece == nullptr) return nullptr;
+  pieces_.push_back(piece);
+  return TakeBytes(piece.get(), bytes);
+}
+
+void PackedSlots::Release(uint8_t* slot, size_t bytes) {
+  free_[bytes].filled.push_back(slot);
+  idle_bytes_ += bytes;
+}
+
+void PackedSlots::Trim() {
+  if (idle_bytes_ == 0) return;
+  for (auto& [bytes, free] : free_) {
+    for (uint8_t* slot : free.filled) {
+      // Whole pages inside the slot: others hold parts of neighbours.
+      const size_t begin = RoundUp(reinterpret_cast<uintptr_t>(slot), kSmallPage);
+      const size_t end = (reinterpret_cast<uintptr_t>(slot) + bytes) / kSmallPage * kSmallPage;
+      if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    }
+    free.trimmed.insert(free.trimmed.end(), free.filled.begin(), free.filled.end());
+    free.filled.clear();
+  }
+  idle_bytes_ = 0;
 }
 
 PackedArena::PackedArena() = default;

@@ -16,6 +16,8 @@ namespace deepinfer::cpu {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 30;
+constexpr int64_t kPackBytes = int64_t{8} << 20;      // packed before their source is dropped
+constexpr int64_t kScratchBytes = int64_t{96} << 10;  // of a product that streams, on the stack
 constexpr int64_t kDimMax = int64_t{1} << 28;  // keeps every product of sizes far from overflow
 
 struct Shape {
@@ -64,50 +66,79 @@ class Matrix final : public PackedMatrix {
     act_format_ = ActFormatOf(kind);
   }
 
-  void Place(std::shared_ptr<PackedArena::Piece> piece, uint8_t* data) {
+  void Own(std::shared_ptr<PackedArena::Piece> piece, uint8_t* data) {
     piece_ = std::move(piece);
     data_ = data;
+    zeroed_ = true;
   }
 
-  Status Load(const TensorView& view, ComputePool* pool, PackedMatrix* from) override {
-    auto* old = static_cast<Matrix*>(from);
-    if (old != nullptr && old->bytes_ == bytes_ && old->data_ != nullptr) {
-      Place(std::move(old->piece_), old->data_);
-      // Rows and columns that are padded must read as zeros; the others are all written.
-      if (rows_ % tile_rows_ != 0 || cols_ % kBlock != 0) memset(data_, 0, bytes_);
-    } else if (data_ == nullptr) {
-      std::shared_ptr<PackedArena::Piece> piece = MapPiece(bytes_);
-      if (piece != nullptr) Place(piece, TakeBytes(piece.get(), bytes_));
-    }
-    if (old != nullptr) old->Unload();
-    if (data_ == nullptr) {
-      damaged_ = true;
-      return Exhausted(
-          Format("tensor {}: no address space for {} packed bytes", view.name, bytes_));
-    }
-    return Fill(view, pool);
+  void Place(uint8_t* memory) override {
+    data_ = memory;
+    // Rows and columns that are padded must read as zeros; the others are all written.
+    zeroed_ = rows_ % tile_rows_ == 0 && cols_ % kBlock == 0;
+    damaged_ = false;
   }
 
   void Unload() override {
-    piece_.reset();
     data_ = nullptr;
     damaged_ = false;
   }
 
   bool loaded() const override { return data_ != nullptr; }
+  bool damaged() const override { return damaged_.load(std::memory_order_relaxed); }
 
-  // Packs every panel.
-  Status Fill(const TensorView& view, ComputePool* pool) {
+  bool Stream(const TensorView* view) override {
+    stream_ = view;
+    if (view == nullptr) return true;
+    damaged_ = false;
+    if (panel_bytes_ <= kScratchBytes) return true;
+    stream_ = nullptr;
+    return false;
+  }
+  int64_t panels() const override { return experts_ * panels_; }
+
+  bool PackPanels(const TensorView& view, int64_t begin, int64_t end) override {
+    const int64_t row_bytes = RowBytes(view.dtype);
+    if (!zeroed_) {
+      memset(data_ + begin * panel_bytes_, 0, static_cast<size_t>((end - begin) * panel_bytes_));
+    }
+    bool finite = true;
+    for (int64_t p = begin; p < end; ++p) {
+      finite = FillPanel(view, row_bytes, p, data_ + p * panel_bytes_) && finite;
+    }
+    return finite;
+  }
+
+  Status Fail(const TensorView& view) override {
     const DTypeInfo& info = Info(view.dtype);
-    const auto row_bytes = static_cast<size_t>(cols_ / info.block_elements * info.block_bytes);
-    damaged_ = !FillPanels(view, row_bytes, pool);
-    if (!damaged_) return {};
+    damaged_ = true;
     return Invalid(Format("tensor {}: a value of {} is NaN or infinite; the file is damaged",
                           view.name,
                           HasScaleTensor(view.dtype) ? "a scale or code"
                           : info.block_elements > 1  ? "a scale"
                                                      : "an element"))
         .WithParam(view.name);
+  }
+
+  // Packs every panel. Source pages of `file` go piece by piece behind the packing.
+  Status Fill(const TensorView& view, ComputePool* pool, const TensorFile* file) {
+    const int64_t per_piece =
+        file == nullptr ? panels() : std::max<int64_t>(1, kPackBytes / panel_bytes_);
+    bool finite = true;
+    for (int64_t begin = 0; begin < panels(); begin += per_piece) {
+      const int64_t end = std::min(panels(), begin + per_piece);
+      finite = FillPiece(view, pool, begin, end) && finite;
+      if (file == nullptr) continue;
+      TensorView packed = view;
+      packed.scale = nullptr;  // one for several rows, and small: at the end
+      const int64_t row_bytes = RowBytes(view.dtype);
+      const int64_t last = end == panels() ? experts_ * rows_ : RowOf(end);
+      packed.data = view.data + RowOf(begin) * row_bytes;
+      packed.bytes = static_cast<size_t>((last - RowOf(begin)) * row_bytes);
+      file->Drop(packed);
+    }
+    if (file != nullptr && view.scale != nullptr) file->Drop(view);
+    return finite ? Status() : Fail(view);
   }
 
   void Multiply(const ActRows& input, const int32_t* input_rows, int64_t m, int64_t expert,
@@ -120,7 +151,8 @@ class Matrix final : public PackedMatrix {
              "expert {} of {}, weight rows {} to {} of {}", expert, experts_, n_begin, n_end,
              rows_);
     if (m <= 0 || n_begin >= n_end) return;
-    if (data_ == nullptr || damaged_) {
+    const bool streams = data_ == nullptr && stream_ != nullptr;
+    if (!streams && (data_ == nullptr || damaged())) {
       for (int64_t i = 0; i < m; ++i) {
         std::fill(y + i * stride + n_begin, y + i * stride + n_end,
                   std::numeric_limits<float>::quiet_NaN());
@@ -129,7 +161,6 @@ class Matrix final : public PackedMatrix {
     }
     const ActPlane& plane = input.storage().plane(static_cast<ActFormat>(act_format_));
     ProductArgs args;
-    args.weights = data_ + expert * panels_ * panel_bytes_;
     args.panel_bytes = panel_bytes_;
     args.steps = steps_;
     args.rows = rows_;
@@ -141,6 +172,8 @@ class Matrix final : public PackedMatrix {
     args.n_end = n_end;
     args.y = y;
     args.y_stride = stride;
+    if (streams) return StreamProduct(expert, args);
+    args.weights = data_ + expert * panels_ * panel_bytes_;
     product_(args);
   }
 
@@ -151,16 +184,53 @@ class Matrix final : public PackedMatrix {
   }
 
  private:
+  // As many panels at a time as the scratch holds.
+  [[gnu::noinline]] void StreamProduct(int64_t expert, ProductArgs args) const {
+    alignas(64) uint8_t scratch[kScratchBytes];
+    const bool padded = rows_ % tile_rows_ != 0 || cols_ % kBlock != 0;
+    const int64_t row_bytes = RowBytes(stream_->dtype);
+    const int64_t last = (args.n_end + tile_rows_ - 1) / tile_rows_;
+    const int64_t most = kScratchBytes / panel_bytes_;
+    float* const y = args.y;
+    const int64_t end = args.n_end;
+    args.weights = scratch;
+    for (int64_t panel = args.n_begin / tile_rows_; panel < last; panel += most) {
+      const int64_t count = std::min(most, last - panel);
+      if (padded) memset(scratch, 0, static_cast<size_t>(count * panel_bytes_));
+      bool finite = true;
+      for (int64_t p = 0; p < count; ++p) {
+        finite = FillPanel(*stream_, row_bytes, expert * panels_ + panel + p,
+                           scratch + p * panel_bytes_) &&
+                 finite;
+      }
+      if (!finite) damaged_.store(true, std::memory_order_relaxed);
+      const int64_t first = panel * tile_rows_;
+      args.n_begin = 0;
+      args.n_end = std::min(count * tile_rows_, end - first);
+      args.rows = rows_ - first;
+      args.y = y + first;
+      product_(args);
+    }
+  }
+
+  int64_t RowBytes(DType dtype) const {
+    return cols_ / Info(dtype).block_elements * Info(dtype).block_bytes;
+  }
+
+  // The first row of a panel among those of all experts.
+  int64_t RowOf(int64_t panel) const {
+    return panel / panels_ * rows_ + panel % panels_ * tile_rows_;
+  }
+
   // False when a scale or element is not finite.
-  bool FillPanels(const TensorView& source, size_t row_bytes, ComputePool* pool) {
-    const int64_t total = experts_ * panels_;
-    const int64_t per_chunk = std::max<int64_t>(1, (int64_t{256} << 10) / panel_bytes_);
-    const auto chunks = static_cast<int>((total + per_chunk - 1) / per_chunk);
+  bool FillPiece(const TensorView& view, ComputePool* pool, int64_t first, int64_t last) {
+    const int64_t per_chunk = std::max<int64_t>(1, kPackChunkBytes / panel_bytes_);
+    const auto chunks = static_cast<int>((last - first + per_chunk - 1) / per_chunk);
     std::atomic<bool> finite{true};
     auto body = [&](int chunk, int) {
-      const int64_t end = std::min(total, (chunk + 1) * per_chunk);
-      for (int64_t p = chunk * per_chunk; p < end; ++p) {
-        if (!FillPanel(source, row_bytes, p)) finite.store(false, std::memory_order_relaxed);
+      const int64_t begin = first + chunk * per_chunk;
+      if (!PackPanels(view, begin, std::min(last, begin + per_chunk))) {
+        finite.store(false, std::memory_order_relaxed);
       }
     };
     if (pool != nullptr) {
@@ -171,20 +241,19 @@ class Matrix final : public PackedMatrix {
     return finite.load();
   }
 
-  bool FillPanel(const TensorView& source, size_t row_bytes, int64_t panel) {
-    const int64_t first = panel % panels_ * tile_rows_;
-    const auto count = static_cast<int>(std::min(tile_rows_, rows_ - first));
+  bool FillPanel(const TensorView& source, int64_t row_bytes, int64_t panel, uint8_t* to) const {
+    const auto count = static_cast<int>(std::min(tile_rows_, rows_ - panel % panels_ * tile_rows_));
     const std::byte* rows[kFloatPanel];
     const std::byte* scales[kFloatPanel] = {};
     for (int i = 0; i < count; ++i) {
-      const int64_t row = panel / panels_ * rows_ + first + i;
-      rows[i] = source.data + static_cast<size_t>(row) * row_bytes;
+      const int64_t row = RowOf(panel) + i;
+      rows[i] = source.data + row * row_bytes;
       if (source.scale != nullptr) {
         scales[i] = source.scale + row / source.scale_block_rows * source.scale_cols;
       }
     }
     const PanelSource panel_source = {source.dtype, rows, scales, source.scale_block_cols};
-    return PackPanel(kind_, panel_source, count, cols_, data_ + panel * panel_bytes_);
+    return PackPanel(kind_, panel_source, count, cols_, to);
   }
 
   PackKind kind_;
@@ -192,7 +261,9 @@ class Matrix final : public PackedMatrix {
   int64_t panel_bytes_, steps_, panels_ = 0;
   std::shared_ptr<PackedArena::Piece> piece_;
   uint8_t* data_ = nullptr;
-  bool damaged_ = false;
+  bool zeroed_ = true;  // data_ held zeros before panels were packed
+  const TensorView* stream_ = nullptr;
+  mutable std::atomic<bool> damaged_{false};  // products that stream find it, on any thread
 };
 
 }  // namespace
@@ -247,7 +318,8 @@ Result<std::unique_ptr<Matrix>> MakeMatrix(Isa isa, const TensorView& view, bool
 
 Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorView& view,
                                                          bool float32, ComputePool* pool,
-                                                         PackedArena* arena) {
+                                                         PackedArena* arena,
+                                                         const TensorFile* file) {
   DI_ASSIGN(std::unique_ptr<Matrix> matrix, MakeMatrix(isa, view, float32));
   const size_t bytes = matrix->bytes();
   std::shared_ptr<PackedArena::Piece> piece = arena != nullptr ? arena->piece_ : nullptr;
@@ -261,8 +333,8 @@ Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorVi
     if (arena != nullptr) arena->piece_ = piece;
   }
   if (arena != nullptr) arena->used_bytes_ += bytes;
-  matrix->Place(std::move(piece), data);
-  DI_TRY(matrix->Fill(view, pool));
+  matrix->Own(std::move(piece), data);
+  DI_TRY(matrix->Fill(view, pool, file));
   return std::unique_ptr<PackedMatrix>(std::move(matrix));
 }
 
@@ -276,10 +348,11 @@ int64_t PackedMatrix::ChunkRows(int64_t m, int threads) const {
   const int64_t tiles = (rows_ + tile_rows_ - 1) / tile_rows_;
   // Four chunks a thread balance uneven threads.
   const int64_t even = (tiles + 4 * threads - 1) / (4 * std::max(threads, 1));
-  // Few rows: at least 32 KiB a chunk. Many rows: 128 columns amortise the staging of inputs.
+  // Few rows: 32 to 128 KiB a chunk, so that no thread waits long for the last chunk of another.
+  // Many rows: 128 columns amortise the staging of inputs.
   const int64_t tile_bytes = static_cast<int64_t>(bytes_) / (experts_ * tiles);
   const int64_t run = std::max<int64_t>(1, (int64_t{32} << 10) / std::max<int64_t>(tile_bytes, 1));
-  const int64_t most = m > 8 ? 128 / tile_rows_ : tiles;
+  const int64_t most = m > 8 ? 128 / tile_rows_ : 4 * run;
   return std::clamp<int64_t>(std::max(even, run), 1, std::max<int64_t>(1, most)) * tile_rows_;
 }
 

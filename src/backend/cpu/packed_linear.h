@@ -12,6 +12,7 @@
 
 #include "base/compute_pool.h"
 #include "deepinfer/status.h"
+#include "tensor/tensor_file.h"
 #include "tensor/tensor_view.h"
 
 namespace deepinfer::cpu {
@@ -77,18 +78,30 @@ class PackedMatrix {
   // Packs [rows, cols] (or [experts, rows, cols]) of any float or block DType of tensor/dtype.h
   // into anonymous huge-page memory (of `arena`, or of its own). `float32`: decode to float32
   // (reference arithmetic). Errors name the tensor: type or shape without a product, a scale that
-  // is not finite, no memory.
+  // is not finite, no memory. Pages of `file`, when given, are dropped piece by piece behind the
+  // packing, so that a large tensor is never in memory twice.
   static Result<std::unique_ptr<PackedMatrix>> Pack(Isa isa, const TensorView& view, bool float32,
-                                                    ComputePool* pool,
-                                                    PackedArena* arena = nullptr);
+                                                    ComputePool* pool, PackedArena* arena = nullptr,
+                                                    const TensorFile* file = nullptr);
   // The same without packing: a matrix that knows its shape and format and gets its bytes by Load.
   // Errors as Pack, but values are not looked at.
   static Result<std::unique_ptr<PackedMatrix>> Plan(Isa isa, const TensorView& view, bool float32);
-  // Packs `view`, the one of Plan, into memory of its own, or that of `from` (unloaded by this)
-  // when that has as many bytes. After an error that names the tensor, every product gives NaN.
-  virtual Status Load(const TensorView& view, ComputePool* pool, PackedMatrix* from) = 0;
+  // Loading a planned matrix: Place gives it memory (bytes() of them on a 64-byte boundary, which
+  // stay the caller's), then PackPanels fills [begin, end) of panels() from the view of Plan,
+  // different panels on any threads. False: a scale or element is not finite; the caller then
+  // calls Fail, after which (and without memory) every product gives NaN.
+  virtual void Place(uint8_t* memory) = 0;
+  virtual int64_t panels() const = 0;
+  virtual bool PackPanels(const TensorView& view, int64_t begin, int64_t end) = 0;
+  virtual Status Fail(const TensorView& view) = 0;
   virtual void Unload() = 0;
   virtual bool loaded() const = 0;
+  // Without memory of its own: until Stream(nullptr), products pack the panels that they need of
+  // the view of Plan into a scratch and forget them, to the same bits. False when its panels are
+  // too large for that.
+  virtual bool Stream(const TensorView* view) = 0;
+  // Values that are not finite were met since Place or Stream.
+  virtual bool damaged() const = 0;
 
   // Bytes that Pack will use for `view`, 0 when it has no packed form.
   static size_t PackedBytes(const TensorView& view, bool float32);

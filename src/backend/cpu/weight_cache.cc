@@ -1,9 +1,41 @@
 #include "backend/cpu/weight_cache.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "base/check.h"
+#include "base/format.h"
 #include "base/logging.h"
 
 namespace deepinfer::cpu {
+namespace {
+
+// Counters have one writer: no locked instruction is needed.
+void Bump(std::atomic<int64_t>* counter, int64_t amount) {
+  counter->store(counter->load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+template <typename Body>
+void RunOn(ComputePool* pool, int count, const Body& body) {
+  if (pool != nullptr) return pool->Run(count, [&](int i, int) { body(i); });
+  for (int i = 0; i < count; ++i) body(i);
+}
+
+}  // namespace
+
+WeightCacheStats WeightCache::stats() const {
+  const auto read = [](const Counter& counter) { return counter.load(std::memory_order_relaxed); };
+  return {.limit_bytes = static_cast<int64_t>(limit_),
+          .known_bytes = read(known_bytes_),
+          .touched_bytes = read(touched_bytes_),
+          .bytes = read(bytes_),
+          .lookups = read(lookups_),
+          .hits = read(hits_),
+          .streams = read(streams_),
+          .loads = read(loads_),
+          .evictions = read(evictions_),
+          .load_us = read(load_us_)};
+}
 
 void WeightCache::Add(PackedMatrix* matrix, const TensorFile* file, const TensorView& view) {
   int32_t index = 0;
@@ -20,15 +52,15 @@ void WeightCache::Add(PackedMatrix* matrix, const TensorFile* file, const Tensor
   entry.file = file;
   entry.view = view;
   matrix->cache_entry_ = index;
+  Bump(&known_bytes_, static_cast<int64_t>(matrix->bytes()));
 }
 
 void WeightCache::Remove(PackedMatrix* matrix) {
   const int32_t index = matrix->cache_entry_;
   if (index < 0) return;
-  if (matrix->loaded()) {
-    Unlink(index);
-    stats_.bytes -= matrix->bytes();
-  }
+  if (matrix->loaded()) Evict(index);
+  std::erase(streaming_, index);
+  Bump(&known_bytes_, -static_cast<int64_t>(matrix->bytes()));
   entries_[static_cast<size_t>(index)] = {};
   free_.push_back(index);
   matrix->cache_entry_ = -1;
@@ -49,69 +81,167 @@ void WeightCache::PutNewest(int32_t index) {
   newest_ = index;
 }
 
-size_t WeightCache::Wanted(const PackedMatrix* matrix) const {
-  if (matrix == nullptr || matrix->cache_entry_ < 0) return 0;
-  const Entry& entry = entries_[static_cast<size_t>(matrix->cache_entry_)];
-  return entry.used == round_ ? 0 : matrix->bytes();
+bool WeightCache::Streams(const Entry& entry, int64_t rows) const {
+  return stream_limit_ > 0 && !entry.seen && rows <= PackedMatrix::row_block();
 }
 
-void WeightCache::Hold(const PackedMatrix* matrix) {
-  if (Wanted(matrix) == 0) return;
+void WeightCache::AddWanted(const PackedMatrix* matrix, int64_t rows, Bytes* bytes) const {
+  if (matrix == nullptr || matrix->cache_entry_ < 0) return;
+  const Entry& entry = entries_[static_cast<size_t>(matrix->cache_entry_)];
+  if (entry.used == round_) return;
+  (Streams(entry, rows) ? bytes->streamed : bytes->packed) += matrix->bytes();
+}
+
+WeightCache::Bytes WeightCache::Wanted(const Need& need) const {
+  Bytes bytes;
+  AddWanted(need.matrix, need.rows, &bytes);
+  if (need.pair != need.matrix) AddWanted(need.pair, need.rows, &bytes);
+  return bytes;
+}
+
+void WeightCache::Hold(const PackedMatrix* matrix, int64_t rows) {
+  if (matrix == nullptr || matrix->cache_entry_ < 0) return;
   const int32_t index = matrix->cache_entry_;
   Entry& entry = entries_[static_cast<size_t>(index)];
+  if (entry.used == round_) return;
   entry.used = round_;
-  if (!matrix->loaded()) {
+  Bump(&lookups_, 1);
+  const bool first = !entry.seen;
+  if (first) Bump(&touched_bytes_, static_cast<int64_t>(matrix->bytes()));
+  if (matrix->loaded()) {
+    Bump(&hits_, 1);
+    Unlink(index);
+    PutNewest(index);
+  } else if (Streams(entry, rows) && entry.matrix->Stream(&entry.view)) {
+    entry.streams = true;
+    streaming_.push_back(index);
+  } else {
     missing_.push_back(index);
-    return;
   }
+  entry.seen = true;
+}
+
+void WeightCache::Evict(int32_t index) {
+  Entry& entry = entries_[static_cast<size_t>(index)];
   Unlink(index);
-  PutNewest(index);
+  Bump(&bytes_, -static_cast<int64_t>(entry.matrix->bytes()));
+  entry.matrix->Unload();
+  slots_.Release(entry.slot, entry.matrix->bytes());
+  entry.slot = nullptr;
 }
 
 // What this round holds is newer than everything else and fits, so the oldest may go.
-void WeightCache::Load(int32_t index, ComputePool* pool) {
+bool WeightCache::GiveSlot(int32_t index) {
   Entry& entry = entries_[static_cast<size_t>(index)];
-  PackedMatrix* from = nullptr;
-  while (stats_.bytes + entry.matrix->bytes() > limit_ && oldest_ >= 0) {
-    Entry& victim = entries_[static_cast<size_t>(oldest_)];
-    if (victim.used == round_) break;  // one product alone is over the limit
-    Unlink(oldest_);
-    stats_.bytes -= victim.matrix->bytes();
-    ++stats_.evictions;
-    if (from != nullptr) from->Unload();
-    from = victim.matrix;
+  const size_t bytes = entry.matrix->bytes();
+  const auto used = [this] { return static_cast<size_t>(bytes_.load(std::memory_order_relaxed)); };
+  while (used() + bytes > limit_ && oldest_ >= 0) {
+    if (entries_[static_cast<size_t>(oldest_)].used == round_) break;  // one product alone is over
+    Evict(oldest_);
+    Bump(&evictions_, 1);
   }
-  const Status status = entry.matrix->Load(entry.view, pool, from);
-  entry.file->Drop(entry.view);
-  ++stats_.loads;
-  if (!status.ok() && !entry.reported) {
-    entry.reported = true;
-    LogError("{}; requests that need it fail", status.message());
-  }
-  if (!entry.matrix->loaded()) return;
-  stats_.bytes += entry.matrix->bytes();
+  entry.slot = slots_.Take(bytes);
+  if (entry.slot == nullptr) return false;
+  // Slots of other sizes lie idle: their memory belongs to the limit, too.
+  if (used() + bytes + slots_.idle_bytes() > limit_) slots_.Trim();
+  entry.matrix->Place(entry.slot);
+  Bump(&bytes_, static_cast<int64_t>(bytes));
   PutNewest(index);
+  return true;
+}
+
+void WeightCache::Report(Entry* entry, const Status& status) {
+  if (entry->reported) return;
+  entry->reported = true;
+  LogError("{}; requests that need it fail", status.message());
+}
+
+// Packs missing_ straight from the files, on all threads at once.
+void WeightCache::Load(ComputePool* pool) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto missing = [this](int i) -> Entry& {
+    return entries_[static_cast<size_t>(missing_[static_cast<size_t>(i)])];
+  };
+  const auto count = static_cast<int>(missing_.size());
+  chunks_.clear();
+  if (damaged_.size() < missing_.size()) {
+    damaged_ = std::vector<std::atomic<bool>>(2 * missing_.size());
+  }
+  for (int i = 0; i < count; ++i) {
+    Entry& entry = missing(i);
+    damaged_[static_cast<size_t>(i)].store(false, std::memory_order_relaxed);
+    if (!GiveSlot(missing_[static_cast<size_t>(i)])) {
+      Report(&entry, Exhausted(Format("tensor {}: no address space for {} packed bytes",
+                                      entry.view.name, entry.matrix->bytes())));
+      continue;
+    }
+    const int64_t panels = entry.matrix->panels();
+    const int64_t parts =
+        std::max<int64_t>(1, static_cast<int64_t>(entry.matrix->bytes()) / kPackChunkBytes);
+    const int64_t step = (panels + parts - 1) / parts;
+    for (int64_t at = 0; at < panels; at += step) {
+      chunks_.push_back({i, at, std::min(panels, at + step)});
+    }
+  }
+  RunOn(pool, count, [&](int i) { missing(i).file->Prefetch(missing(i).view); });
+  RunOn(pool, static_cast<int>(chunks_.size()), [&](int c) {
+    const Chunk& chunk = chunks_[static_cast<size_t>(c)];
+    const Entry& entry = missing(chunk.missing);
+    if (!entry.matrix->PackPanels(entry.view, chunk.begin, chunk.end)) {
+      damaged_[static_cast<size_t>(chunk.missing)].store(true, std::memory_order_relaxed);
+    }
+  });
+  RunOn(pool, count, [&](int i) { missing(i).file->Drop(missing(i).view); });
+  for (int i = 0; i < count; ++i) {
+    if (!damaged_[static_cast<size_t>(i)].load(std::memory_order_relaxed)) continue;
+    Report(&missing(i), missing(i).matrix->Fail(missing(i).view));
+  }
+  Bump(&loads_, count);
+  Bump(&load_us_, std::chrono::duration_cast<std::chrono::microseconds>(
+                      std::chrono::steady_clock::now() - begin)
+                      .count());
+}
+
+bool WeightCache::Release(ComputePool* pool) {
+  RunOn(pool, static_cast<int>(streaming_.size()), [&](int i) {
+    const Entry& entry = entries_[static_cast<size_t>(streaming_[static_cast<size_t>(i)])];
+    entry.file->Drop(entry.view);
+  });
+  bool damaged = false;
+  for (const int32_t index : streaming_) {
+    Entry& entry = entries_[static_cast<size_t>(index)];
+    entry.streams = false;
+    entry.matrix->Stream(nullptr);
+    if (!entry.matrix->damaged()) continue;
+    damaged = true;
+    Report(&entry, entry.matrix->Fail(entry.view));
+  }
+  Bump(&streams_, static_cast<int64_t>(streaming_.size()));
+  streaming_.clear();
+  return damaged;
 }
 
 size_t WeightCache::Prepare(std::span<const Need> needs, ComputePool* pool) {
   DI_CHECK(!needs.empty(), "nothing to prepare");
+  Release(pool);
   ++round_;
   missing_.clear();
-  size_t held = 0;
+  Bytes held;
   size_t count = 0;
   for (const Need& need : needs) {
-    const size_t bytes = Wanted(need.matrix) + Wanted(need.pair);
-    if (count > 0 && held + bytes > limit_) break;
-    held += bytes;
-    Hold(need.matrix);
-    Hold(need.pair);
+    const Bytes bytes = Wanted(need);
+    held.packed += bytes.packed;
+    held.streamed += bytes.streamed;
+    if (count > 0 && (held.packed > limit_ || held.streamed > stream_limit_)) break;
+    Hold(need.matrix, need.rows);
+    Hold(need.pair, need.rows);
     ++count;
   }
-  for (int32_t index : missing_) {
-    const Entry& entry = entries_[static_cast<size_t>(index)];
+  RunOn(pool, static_cast<int>(streaming_.size()), [&](int i) {
+    const Entry& entry = entries_[static_cast<size_t>(streaming_[static_cast<size_t>(i)])];
     entry.file->Prefetch(entry.view);
-  }
-  for (int32_t index : missing_) Load(index, pool);
+  });
+  if (!missing_.empty()) Load(pool);
   return count;
 }
 

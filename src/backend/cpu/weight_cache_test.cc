@@ -17,17 +17,17 @@ constexpr int64_t kRows = 40, kCols = 96;
 // Matrices of packed FP4 that a cache packs, and twins packed at once.
 class Tensors final : public TensorFile {
  public:
-  explicit Tensors(int count) {
+  explicit Tensors(int count, int64_t rows = kRows) {
     std::mt19937 random(1);
     for (int i = 0; i < count; ++i) {
-      auto& codes = bytes_.emplace_back(static_cast<size_t>(kRows * kCols / 2));
+      auto& codes = bytes_.emplace_back(static_cast<size_t>(rows * kCols / 2));
       for (std::byte& b : codes) b = static_cast<std::byte>(random());
-      auto& scales = bytes_.emplace_back(static_cast<size_t>(kRows * kCols / 32));
+      auto& scales = bytes_.emplace_back(static_cast<size_t>(rows * kCols / 32));
       for (std::byte& b : scales) b = static_cast<std::byte>(120 + random() % 8);
       views_.push_back(
           WithScale(
-              {Format("expert{}", i), DType::kI8, {kRows, kCols / 2}, codes.data(), codes.size()},
-              {"scale", DType::kF8_E8M0, {kRows, kCols / 32}, scales.data(), scales.size()})
+              {Format("expert{}", i), DType::kI8, {rows, kCols / 2}, codes.data(), codes.size()},
+              {"scale", DType::kF8_E8M0, {rows, kCols / 32}, scales.data(), scales.size()})
               .value());
     }
   }
@@ -46,23 +46,23 @@ class Tensors final : public TensorFile {
 
 class WeightCacheTest : public testing::Test {
  protected:
-  void Make(int count, size_t fitting) {
+  void Make(int count, size_t fitting, size_t streaming = 0) {
     tensors_ = std::make_unique<Tensors>(count);
     bytes_ = PackedMatrix::PackedBytes(tensors_->tensors()[0], false);
-    cache_ = std::make_unique<WeightCache>(fitting * bytes_);
+    cache_ = std::make_unique<WeightCache>(fitting * bytes_, streaming * bytes_);
     for (const TensorView& view : tensors_->tensors()) {
       matrices_.push_back(PackedMatrix::Plan(Isa::kScalar, view, false).value());
       cache_->Add(matrices_.back().get(), tensors_.get(), view);
     }
   }
 
-  std::vector<float> Multiply(const PackedMatrix& matrix) {
+  std::vector<float> Multiply(const PackedMatrix& matrix, int64_t n = kRows) {
     ActRows rows(kCols, kActQ8);
     rows.Reserve(1);
-    std::vector<float> x(kCols), y(kRows);
+    std::vector<float> x(kCols), y(static_cast<size_t>(n));
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
     rows.SetRow(Isa::kScalar, 0, x.data());
-    matrix.Multiply(rows, nullptr, 1, 0, 0, kRows, y.data(), kRows);
+    matrix.Multiply(rows, nullptr, 1, 0, 0, n, y.data(), n);
     return y;
   }
 
@@ -71,6 +71,7 @@ class WeightCacheTest : public testing::Test {
     const auto twin = PackedMatrix::Pack(Isa::kScalar, view, false, nullptr).value();
     EXPECT_EQ(Multiply(*twin), Multiply(*matrices_[static_cast<size_t>(i)])) << i;
   }
+  int64_t Bytes(size_t matrices) const { return static_cast<int64_t>(matrices * bytes_); }
 
   // Prepares these matrices one by one in one call.
   size_t Prepare(std::initializer_list<int> list) {
@@ -97,9 +98,16 @@ TEST_F(WeightCacheTest, PacksWhatIsNeededAndDropsTheLeastUsed) {
   EXPECT_EQ(Prepare({1, 2}), 2U);  // 2 stays although it was the oldest: this call needs it
   EXPECT_TRUE(!Loaded(0) && Loaded(1) && Loaded(2) && Loaded(3));
   for (int i : {1, 2, 3}) ExpectPacked(i);
-  EXPECT_EQ(cache_->stats().loads, 5U);
-  EXPECT_EQ(cache_->stats().evictions, 2U);
-  EXPECT_EQ(cache_->stats().bytes, 3 * bytes_);
+  const WeightCacheStats stats = cache_->stats();
+  EXPECT_EQ(stats.limit_bytes, Bytes(3));
+  EXPECT_EQ(stats.known_bytes, Bytes(5));
+  EXPECT_EQ(stats.touched_bytes, Bytes(4));
+  EXPECT_EQ(stats.bytes, Bytes(3));
+  EXPECT_EQ(stats.lookups, 7);
+  EXPECT_EQ(stats.hits, 2);
+  EXPECT_EQ(stats.loads, 5);
+  EXPECT_EQ(stats.evictions, 2);
+  EXPECT_EQ(stats.streams, 0);
 }
 
 TEST_F(WeightCacheTest, NeedsBeyondTheLimitComeInGroups) {
@@ -113,7 +121,7 @@ TEST_F(WeightCacheTest, NeedsBeyondTheLimitComeInGroups) {
   while (!rest.empty()) {
     ASSERT_EQ(cache_->Prepare(rest, nullptr), 1U);
     EXPECT_TRUE(rest[0].matrix->loaded() && rest[0].pair->loaded());
-    EXPECT_LE(cache_->stats().bytes, cache_->limit());
+    EXPECT_LE(cache_->stats().bytes, Bytes(3));
     rest = rest.subspan(1);
   }
   EXPECT_EQ(Prepare({6, 6, 6, 6}), 4U);  // counted once
@@ -127,7 +135,7 @@ TEST_F(WeightCacheTest, EveryOrderGivesTheSameBits) {
     ASSERT_EQ(Prepare({a, b}), 2U);
     ExpectPacked(a);
     ExpectPacked(b);
-    ASSERT_LE(cache_->stats().bytes, cache_->limit());
+    ASSERT_LE(cache_->stats().bytes, Bytes(4));
   }
 }
 
@@ -147,11 +155,88 @@ TEST_F(WeightCacheTest, RemovedMatricesLeaveTheCache) {
   EXPECT_EQ(Prepare({0, 1}), 2U);
   cache_->Remove(matrices_[0].get());
   matrices_[0].reset();
-  EXPECT_EQ(cache_->stats().bytes, bytes_);
+  EXPECT_EQ(cache_->stats().bytes, Bytes(1));
+  EXPECT_EQ(cache_->stats().known_bytes, Bytes(3));
   EXPECT_EQ(Prepare({2, 3}), 2U);
   ExpectPacked(2);
   ExpectPacked(3);
   EXPECT_FALSE(Loaded(1));
+}
+
+TEST_F(WeightCacheTest, TheFirstUseStreams) {
+  Make(6, 3, 2);
+  EXPECT_EQ(Prepare({0, 1, 2}), 2U);  // so many may stream at once
+  for (int i : {0, 1}) {
+    EXPECT_FALSE(Loaded(i));
+    ExpectPacked(i);
+  }
+  EXPECT_FALSE(cache_->Release(nullptr));
+  EXPECT_EQ(tensors_->drops, 2);
+  EXPECT_EQ(cache_->stats().bytes, 0);
+  EXPECT_EQ(Prepare({0, 2}), 2U);  // 0 is packed now
+  EXPECT_TRUE(Loaded(0) && !Loaded(2));
+  for (int i : {0, 2}) ExpectPacked(i);
+  EXPECT_EQ(Prepare({0, 3}), 2U);  // releases by itself
+  for (int i : {0, 3}) ExpectPacked(i);
+  cache_->Release(nullptr);
+  const WeightCacheStats stats = cache_->stats();
+  EXPECT_EQ(stats.streams, 4);
+  EXPECT_EQ(stats.loads, 1);
+  EXPECT_EQ(stats.hits, 1);
+  EXPECT_EQ(stats.lookups, 6);
+  EXPECT_EQ(stats.touched_bytes, Bytes(4));
+  EXPECT_EQ(stats.bytes, Bytes(1));
+}
+
+TEST_F(WeightCacheTest, ManyRowsArePackedAtOnce) {
+  Make(2, 2, 2);
+  const WeightCache::Need needs[] = {{matrices_[0].get(), matrices_[1].get(), 49}};
+  EXPECT_EQ(cache_->Prepare(needs, nullptr), 1U);
+  EXPECT_TRUE(Loaded(0) && Loaded(1));
+  ExpectPacked(0);
+}
+
+TEST_F(WeightCacheTest, DamageThatStreamsIsTold) {
+  Make(2, 2, 2);
+  tensors_->scales(1)[0] = std::byte{255};
+  EXPECT_EQ(Prepare({0, 1}), 2U);
+  ExpectPacked(0);
+  Multiply(*matrices_[1]);
+  EXPECT_TRUE(cache_->Release(nullptr));
+  EXPECT_TRUE(matrices_[1]->damaged() && !matrices_[0]->damaged());
+  EXPECT_EQ(Prepare({0, 1}), 2U);
+  ExpectPacked(0);
+  for (float v : Multiply(*matrices_[1])) EXPECT_TRUE(std::isnan(v));
+}
+
+// Slots of two sizes: what one leaves makes room for the other.
+TEST_F(WeightCacheTest, SlotsOfOtherSizesMakeRoom) {
+  Make(4, 2);
+  const Tensors wide(1, 3 * kRows);
+  const TensorView& view = wide.tensors()[0];
+  const auto matrix = PackedMatrix::Plan(Isa::kScalar, view, false).value();
+  WeightCache cache(matrix->bytes(), 0);
+  cache.Add(matrix.get(), &wide, view);
+  std::vector<WeightCache::Need> small;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    cache_->Remove(matrices_[i].get());
+    cache.Add(matrices_[i].get(), tensors_.get(), tensors_->tensors()[i]);
+    small.push_back({matrices_[i].get(), nullptr});
+  }
+  const WeightCache::Need large[] = {{matrix.get(), nullptr}};
+  const auto twin = PackedMatrix::Pack(Isa::kScalar, view, false, nullptr).value();
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_EQ(cache.Prepare(std::span(small).subspan(round % 2, 2), nullptr), 2U);
+    EXPECT_FALSE(matrix->loaded());
+    ExpectPacked(1);
+    EXPECT_EQ(cache.Prepare(large, nullptr), 1U);
+    EXPECT_FALSE(Loaded(1));
+    EXPECT_EQ(Multiply(*matrix, 3 * kRows), Multiply(*twin, 3 * kRows));
+    EXPECT_LE(cache.stats().bytes, cache.stats().limit_bytes);
+  }
+  for (const auto& m : matrices_) cache.Remove(m.get());
+  cache.Remove(matrix.get());
+  EXPECT_EQ(cache.stats().bytes, 0);
 }
 
 }  // namespace
