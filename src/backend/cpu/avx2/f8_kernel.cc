@@ -61,32 +61,60 @@ DI_INLINE void Fold(__m256 even, __m256 odd, __m256 scale, __m256* y) {
   *y = _mm256_fmadd_ps(_mm256_add_ps(even, odd), scale, *y);
 }
 
-// One input row straight from the panel.
+// 32 elements of an input row as float32.
+DI_INLINE void FloatRow(const uint8_t* x, float* out) {
+  for (int i = 0; i < kBlock; i += 8) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + 2 * i));
+    const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+    _mm256_store_ps(out + i, _mm256_castsi256_ps(wide));
+  }
+}
+
+// Products of pairs of neighbours of four weight rows each: lanes are even and odd elements in
+// turn.
+DI_INLINE void AddPairs(__m256i half, __m256 x, __m256* low, __m256* high) {
+  *low = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), x, *low);
+  *high = _mm256_fmadd_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), x, *high);
+}
+
+DI_INLINE __m256 BroadcastPair(const float* x) {
+  return _mm256_castpd_ps(_mm256_broadcast_sd(reinterpret_cast<const double*>(x)));
+}
+
+// One input row straight from the panel. Shifting a code down from the top of 16 bits brings its
+// sign along; no byte changes its place, for even and odd sums lie side by side.
 void DirectRow(const uint8_t* w, int64_t blocks, const uint8_t* x, int64_t columns, float* out) {
+  const __m256i half_bits = _mm256_set1_epi16(static_cast<int16_t>(0xbf80));
+  alignas(32) float xs[kBlock];
   __m256 y[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
   for (int64_t b = 0; b < blocks;) {
     const uint8_t* header = w;
     w += kShape.header_bytes;
     for (int j = 0; j < kShape.group_blocks && b < blocks; ++j, ++b, w += kShape.block_bytes) {
-      __m256 even[2], odd[2];
-      even[0] = even[1] = odd[0] = odd[1] = _mm256_setzero_ps();
+      FloatRow(x, xs);
+      x += 2 * kBlock;
+      __m256 sums[4];
+      sums[0] = sums[1] = sums[2] = sums[3] = _mm256_setzero_ps();
 #pragma GCC unroll 8
-      for (int v = 0; v < 8; ++v, x += 8) {
+      for (int v = 0; v < 8; ++v) {
         _mm_prefetch(reinterpret_cast<const char*>(w + kAhead + 64 * v), _MM_HINT_T0);
-        __m256 xs[4];
-        Pair(x, &xs[0], &xs[1]);
-        Pair(x + 4, &xs[2], &xs[3]);
+        const __m256 first = BroadcastPair(xs + 4 * v), second = BroadcastPair(xs + 4 * v + 2);
 #pragma GCC unroll 2
         for (int h = 0; h < 2; ++h) {
-          __m256 e[4];
-          Decode(w + 64 * v + 32 * h, e);
-          even[h] = _mm256_fmadd_ps(e[0], xs[0], even[h]);
-          odd[h] = _mm256_fmadd_ps(e[1], xs[1], odd[h]);
-          even[h] = _mm256_fmadd_ps(e[2], xs[2], even[h]);
-          odd[h] = _mm256_fmadd_ps(e[3], xs[3], odd[h]);
+          const __m256i codes =
+              _mm256_load_si256(reinterpret_cast<const __m256i*>(w + 64 * v + 32 * h));
+          const __m256i low = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 1);
+          const __m256i high = _mm256_srai_epi16(codes, 1);
+          AddPairs(_mm256_and_si256(low, half_bits), first, &sums[2 * h], &sums[2 * h + 1]);
+          AddPairs(_mm256_and_si256(high, half_bits), second, &sums[2 * h], &sums[2 * h + 1]);
         }
       }
-      for (int h = 0; h < 2; ++h) Fold(even[h], odd[h], Scales(header, j, h), &y[h]);
+      for (int h = 0; h < 2; ++h) {
+        // Even and odd sums of rows 0 1 4 5 | 2 3 6 7.
+        const __m256d both = _mm256_castps_pd(_mm256_hadd_ps(sums[2 * h], sums[2 * h + 1]));
+        const __m256 sum = _mm256_castpd_ps(_mm256_permute4x64_pd(both, 0xd8));
+        y[h] = _mm256_fmadd_ps(sum, Scales(header, j, h), y[h]);
+      }
     }
   }
   StoreColumns256(y[0], y[1], columns, out);
