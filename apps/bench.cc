@@ -9,6 +9,7 @@ namespace {
 
 constexpr Command kBenches[] = {
     {"latency", "one batch of equal requests: prefill and decode speed", RunBenchLatency},
+    {"start", "process start to first token, and the memory it took", RunBenchStart},
     {"throughput", "many requests at once: tokens per second", RunBenchThroughput},
     {"serve", "load on a running server: time to first token, gaps, goodput", RunBenchServe},
     {"speculation", "one stream with drafts and without: emitted tokens per verification, speed-up",

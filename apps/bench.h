@@ -4,6 +4,7 @@
 namespace deepinfer {
 
 int RunBenchLatency(int argc, char** argv);
+int RunBenchStart(int argc, char** argv);
 int RunBenchThroughput(int argc, char** argv);
 int RunBenchServe(int argc, char** argv);
 int RunBenchSpeculation(int argc, char** argv);

@@ -105,6 +105,8 @@ void AddEngineFlags(CommandLine* line, EngineConfig* config) {
   line->Add("-t,--threads", &config->threads, "compute threads; 0: one per core");
   line->AddBytes("--weight-cache-bytes", &config->weight_cache_bytes,
                  "packed experts kept at once, for example 64GiB; 0: all, or what fits");
+  line->AddChoice("--engram-io", {"auto", "io_uring", "pread"}, &config->engram_io,
+                  "how rows of Engram tables are read");
   line->AddChoice("--cpu-isa", {"", "scalar", "avx2", "avx512", "amx"}, &config->cpu_isa,
                   "forces the CPU kernels of an instruction set");
   line->AddBytes("--state-cache-memory-bytes", &config->state_cache_memory_bytes,

@@ -80,9 +80,13 @@ struct EngineConfig {
   // Compute threads; 0: one per available core.
   int threads = 0;
   // Limit of packed experts of a sparse model: one is packed when first chosen, and the least used
-  // makes room. 0: all are packed when the model loads if its files fit the memory, else a share of
-  // the memory that is free.
+  // makes room. 0: by the model. Files whose experts have scale tensors (FP8, packed FP4) and that
+  // hold more than 4 GiB besides Engram tables are packed as they are used; others when the model
+  // loads, if they fit the memory (80 % of what is free). Beyond that the limit is 40 % of it.
   int64_t weight_cache_bytes = 0;
+  // How rows of Engram tables are read: "io_uring", "pread", or "auto": the first that the system
+  // allows.
+  std::string engram_io = "auto";
   // Forces a CPU path: scalar, avx2, avx512, amx; empty: the best of this machine.
   std::string cpu_isa;
 };

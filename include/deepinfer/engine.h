@@ -26,6 +26,29 @@ struct HistogramSnapshot {
   uint64_t count = 0;
 };
 
+// What the model has fetched and packed of its files. Totals since it was loaded, but for bytes.
+struct WeightStats {
+  int64_t packed_bytes = 0;   // now: weights packed at load, and experts in the cache
+  int64_t touched_bytes = 0;  // packed size of weights that were ever used, and Engram rows read
+  // Experts that are packed as they are used; no limit: all were packed at load.
+  int64_t cache_limit_bytes = 0;
+  int64_t cache_bytes = 0;    // now
+  int64_t cache_lookups = 0;  // matrices that products needed
+  int64_t cache_hits = 0;     // of these, packed already
+  int64_t cache_streams = 0;  // of the lookups, those packed for one product and forgotten
+  int64_t cache_loads = 0;
+  int64_t cache_evictions = 0;
+  int64_t cache_load_us = 0;  // time that products waited for packing
+  // Rows of Engram tables.
+  int64_t engram_tables = 0;
+  int64_t engram_rows = 0;   // gathered, repeated ids of a step counted once
+  int64_t engram_hits = 0;   // of these, in memory when they were asked for
+  int64_t engram_reads = 0;  // rows read from files
+  int64_t engram_read_bytes = 0;
+  int64_t engram_errors = 0;    // rows that could not be read
+  int64_t engram_stall_us = 0;  // time that layers waited for rows
+};
+
 // Totals since the engine was created unless the name says otherwise.
 struct EngineStats {
   // Now.
@@ -60,6 +83,7 @@ struct EngineStats {
   int64_t spec_accepted_tokens = 0;
   std::vector<int64_t> spec_accepted_per_position;
   std::vector<HistogramSnapshot> histograms;
+  WeightStats weights;
 };
 
 // Limits that follow from the model, the configuration and the memory.

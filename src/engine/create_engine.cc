@@ -29,6 +29,12 @@ Status CheckReplay(const EngineConfig& config, const CacheLayout& layout, int dr
       .WithParam("yoco_prefill_keep_tokens");
 }
 
+// Memory that experts which are packed as they are used may still take.
+int64_t BytesToCome(const Backend& backend) {
+  const WeightCacheStats cache = backend.weight_cache_stats();
+  return std::min(cache.limit_bytes, cache.known_bytes) - cache.bytes;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, LoadedModel* model,
@@ -44,7 +50,8 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* 
   const ModelInfo& info = model->info();
   DI_ASSIGN(const CacheLayout layout, LayoutInBlocks(model->cache_layout(), config.block_size));
   DI_ASSIGN(const MemoryPlan plan,
-            PlanMemory(config, layout, info.context_max, ReadTopology().memory_available_bytes));
+            PlanMemory(config, layout, info.context_max,
+                       ReadTopology().memory_available_bytes - BytesToCome(*backend)));
   DI_ASSIGN(DrafterChoice drafts, CreateDrafter(config.speculative, model));
   DI_TRY(CheckReplay(config, layout, drafts.draft_tokens_max));
   EngineParts parts;

@@ -67,6 +67,7 @@ struct Engine::Impl {
         tokenizer(parts.tokenizer),
         clock(parts.clock == nullptr ? &real_clock : parts.clock),
         metrics(parts.limits.max_model_len),
+        runner(parts.runner.get()),
         loop(parts.scheduler, config.async_scheduling,
              static_cast<size_t>(config.max_num_queued_reqs) + kInboxSlack, std::move(parts.runner),
              tokenizer, clock, &metrics) {
@@ -87,6 +88,7 @@ struct Engine::Impl {
   const RealClock real_clock;
   const Clock* const clock;
   EngineMetrics metrics;
+  const StepRunner* const runner;  // the loop's
   EngineLoop loop;
   uint64_t seed_secret = 0;
   std::atomic<RequestId> next_id{1};
@@ -192,7 +194,11 @@ Status Engine::Drain(int64_t timeout_ms) {
                  timeout_ms)};
 }
 
-EngineStats Engine::Stats() const { return impl_->metrics.Snapshot(impl_->clock->NowUs()); }
+EngineStats Engine::Stats() const {
+  EngineStats stats = impl_->metrics.Snapshot(impl_->clock->NowUs());
+  stats.weights = impl_->runner->Stats();
+  return stats;
+}
 
 const EngineLimits& Engine::limits() const { return impl_->limits; }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/bounded_queue.h"
+#include "base/task_pool.h"
 #include "engine/create_engine.h"
 #include "models/loaded_model.h"
 
@@ -107,7 +108,10 @@ Result<std::unique_ptr<LLM>> LLM::Create(const LlmOptions& options) {
   load.backend.cpu_isa = options.engine.cpu_isa;
   load.backend.weight_cache_bytes =
       options.engine.weight_cache_bytes == 0 ? kWeightCacheAuto : options.engine.weight_cache_bytes;
+  DI_ASSIGN(load.backend.row_io, ParseRowIo(options.engine.engram_io));
   DI_TRY(ParseDtype(options.engine.dtype, &load.backend.dtype));
+  TaskPool tasks(1);
+  load.tasks = &tasks;
   auto impl = std::make_unique<Impl>();
   DI_ASSIGN(impl->loaded, OpenModel(load));
   DI_ASSIGN(impl->engine, CreateEngine(options.engine, impl->loaded.get()));

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "models/loaded_model.h"
 
 namespace deepinfer {
@@ -84,6 +86,79 @@ TEST_F(LlmTest, TextSamplesLogprobsAndEcho) {
   EXPECT_EQ(third[0].completions[0].token_ids, outputs[0].completions[2].token_ids);
 }
 
+// A placeholder of images stands for no text: whatever the model or the request makes of it.
+TEST(Llm, ImagePlaceholdersAreNeverSampled) {
+  LlmOptions options;
+  options.model = "tests/golden/data/deepseek_v41";
+  options.engine.dtype = "float32";
+  options.engine.threads = 1;
+  options.engine.max_num_seqs = 4;
+  Result<std::unique_ptr<LLM>> llm = LLM::Create(options);
+  ASSERT_TRUE(llm.ok()) << llm.status().message();
+  const TokenId image = (*llm)->engine().limits().image_id;
+  ASSERT_GE(image, 0);
+  const std::vector<Prompt> prompts = {{.token_ids = {5, 6, 7, 8}}, {.token_ids = {9}}};
+  for (const float temperature : {0.0F, 1.0F}) {
+    SamplingParams sampling;
+    sampling.temperature = temperature;
+    sampling.seed = 11;
+    sampling.max_tokens = 8;
+    sampling.ignore_eos = true;
+    const std::vector<GenerateOutput> plain = (*llm)->Generate(prompts, sampling);
+    sampling.logit_bias = {{image, 100.0F}};
+    const std::vector<GenerateOutput> biased = (*llm)->Generate(prompts, sampling);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      ASSERT_TRUE(plain[i].status.ok() && biased[i].status.ok()) << biased[i].status.message();
+      const std::vector<TokenId>& ids = plain[i].completions[0].token_ids;
+      EXPECT_EQ(std::count(ids.begin(), ids.end(), image), 0);
+      EXPECT_EQ(ids, biased[i].completions[0].token_ids);
+    }
+  }
+}
+
+// However weights and rows come to memory: the same tokens, and figures that tell it.
+TEST(Llm, WeightsMayComeAsTheyAreUsed) {
+  struct Way {
+    int64_t cache_bytes;
+    const char* io;
+  };
+  SamplingParams sampling;
+  sampling.temperature = 0.0F;
+  sampling.max_tokens = 12;
+  sampling.ignore_eos = true;
+  const std::vector<Prompt> prompts = {{.token_ids = {5, 6, 7, 8, 9}}};
+  std::vector<TokenId> want;
+  for (const Way& way : {Way{0, "auto"}, Way{1 << 18, "pread"}, Way{1 << 30, "auto"}}) {
+    LlmOptions options;
+    options.model = "tests/golden/data/deepseek_v41";
+    options.engine.threads = 1;
+    options.engine.max_num_seqs = 2;
+    options.engine.weight_cache_bytes = way.cache_bytes;
+    options.engine.engram_io = way.io;
+    Result<std::unique_ptr<LLM>> llm = LLM::Create(options);
+    ASSERT_TRUE(llm.ok()) << llm.status().message();
+    const WeightStats before = (*llm)->engine().Stats().weights;
+    EXPECT_GT(before.packed_bytes, 0);
+    EXPECT_EQ(before.cache_bytes, 0);
+    const std::vector<GenerateOutput> outputs = (*llm)->Generate(prompts, sampling);
+    ASSERT_TRUE(outputs[0].status.ok()) << outputs[0].status.message();
+    if (want.empty()) want = outputs[0].completions[0].token_ids;
+    EXPECT_EQ(outputs[0].completions[0].token_ids, want);
+    const WeightStats after = (*llm)->engine().Stats().weights;
+    EXPECT_EQ(after.cache_limit_bytes, way.cache_bytes);
+    EXPECT_EQ(after.packed_bytes - before.packed_bytes, after.cache_bytes);
+    EXPECT_EQ(after.cache_loads > 0, way.cache_bytes > 0);
+    EXPECT_EQ(after.cache_lookups, after.cache_hits + after.cache_streams + after.cache_loads);
+    EXPECT_LE(after.cache_bytes, after.cache_limit_bytes);
+    EXPECT_GT(after.engram_tables, 0);
+    EXPECT_GT(after.engram_rows, 0);
+    EXPECT_GT(after.engram_reads, 0);
+    EXPECT_GT(after.engram_read_bytes, after.engram_reads);
+    EXPECT_EQ(after.engram_errors, 0);
+    EXPECT_LE(after.engram_hits, after.engram_rows);
+  }
+}
+
 TEST(Llm, ErrorsSayWhatToDo) {
   LlmOptions options;
   options.model = "tests/golden/data/absent";
@@ -92,6 +167,9 @@ TEST(Llm, ErrorsSayWhatToDo) {
   options.engine.dtype = "float99";
   EXPECT_EQ(LLM::Create(options).status().param(), "dtype");
   options.engine.dtype = "auto";
+  options.engine.engram_io = "smoke";
+  EXPECT_EQ(LLM::Create(options).status().param(), "engram_io");
+  options.engine.engram_io = "auto";
   options.engine.block_size = 17;
   EXPECT_EQ(LLM::Create(options).status().param(), "block_size");
   options.engine.block_size = 16;

@@ -113,6 +113,30 @@ const StepResult& ModelRunner::Collect(Ticket ticket) {
   return results_[static_cast<size_t>(ticket) % results_.size()];
 }
 
+WeightStats ModelRunner::Stats() const {
+  const auto number = [](auto value) { return static_cast<int64_t>(value); };
+  const WeightCacheStats cache = backend_->weight_cache_stats();
+  const TableStats tables = model_->table_stats();
+  const int64_t at_load = number(model_->info().weight_bytes) - cache.known_bytes;
+  return {.packed_bytes = at_load + cache.bytes,
+          .touched_bytes = at_load + cache.touched_bytes + number(tables.rows.read_bytes),
+          .cache_limit_bytes = cache.limit_bytes,
+          .cache_bytes = cache.bytes,
+          .cache_lookups = cache.lookups,
+          .cache_hits = cache.hits,
+          .cache_streams = cache.streams,
+          .cache_loads = cache.loads,
+          .cache_evictions = cache.evictions,
+          .cache_load_us = cache.load_us,
+          .engram_tables = tables.tables,
+          .engram_rows = number(tables.rows.rows),
+          .engram_hits = number(tables.rows.hits),
+          .engram_reads = number(tables.rows.reads),
+          .engram_read_bytes = number(tables.rows.read_bytes),
+          .engram_errors = number(tables.rows.errors),
+          .engram_stall_us = number(tables.rows.stall_us)};
+}
+
 void ModelRunner::Loop() {
   while (const std::optional<Launched> step = launched_.Pop()) {
     StepResult& result = results_[static_cast<size_t>(step->ticket) % results_.size()];
@@ -174,7 +198,8 @@ void ModelRunner::ApplySetups(const StepPlan& plan) {
     }
     state.sampler = std::make_unique<RowSampler>(
         setup.request->sampling, setup.sample_index, setup.seed, vocab_,
-        std::span<const TokenId>(model_->info().eos_ids), setup.request->prompt, setup.emitted);
+        std::span<const TokenId>(model_->info().eos_ids), setup.request->prompt, setup.emitted,
+        std::span(&model_->info().image_id, model_->info().image_id >= 0 ? 1U : 0U));
   }
 }
 

@@ -59,6 +59,7 @@ class ModelRunner final : public StepRunner {
   Ticket Launch(const StepPlan& plan) override;
   void Feed(Ticket ticket, const LateInputs& late) override;
   const StepResult& Collect(Ticket ticket) override;
+  WeightStats Stats() const override;
 
  private:
   // Device state of a row slot; outlives the steps that use it.

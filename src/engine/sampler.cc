@@ -125,7 +125,7 @@ double GumbelNoise(uint64_t key, int64_t position, TokenId id) {
 
 RowSampler::RowSampler(const SamplingParams& params, int sample_index, uint64_t seed, int vocab,
                        std::span<const TokenId> eos_ids, std::span<const TokenId> prompt,
-                       std::span<const TokenId> emitted)
+                       std::span<const TokenId> emitted, std::span<const TokenId> never)
     : vocab_(vocab),
       key_(seed + static_cast<uint64_t>(sample_index)),
       temperature_(params.temperature < kGreedyBelow
@@ -142,6 +142,7 @@ RowSampler::RowSampler(const SamplingParams& params, int sample_index, uint64_t 
       logprobs_(params.logprobs.value_or(-2)),
       logit_bias_(params.logit_bias),
       allowed_(params.allowed_token_ids),
+      never_(never.begin(), never.end()),
       bad_words_(params.bad_words) {
   std::sort(allowed_.begin(), allowed_.end());
   allowed_.erase(std::unique(allowed_.begin(), allowed_.end()), allowed_.end());
@@ -202,6 +203,7 @@ void RowSampler::ApplyEdits(float* logits) {
     if (id >= 0 && id < vocab_) Edit(logits, id, logits[id] + bias);
   }
   if (!counts_.empty()) ApplyPenalties(logits);
+  for (TokenId id : never_) Edit(logits, id, kMinusInf);  // last: no bias brings them back
 }
 
 TokenId RowSampler::Greedy(const float* logits) const {

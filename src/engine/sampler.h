@@ -31,10 +31,11 @@ double GumbelNoise(uint64_t key, int64_t position, TokenId id);
 class RowSampler {
  public:
   // `params` was validated against `vocab`. `prompt` and `emitted` feed the penalties; `emitted`
-  // are output tokens from before a preemption. `eos_ids` are masked below min_tokens.
+  // are output tokens from before a preemption. `eos_ids` are masked below min_tokens. Ids of
+  // `never` are no text (placeholders of images): nothing samples or proposes them.
   RowSampler(const SamplingParams& params, int sample_index, uint64_t seed, int vocab,
              std::span<const TokenId> eos_ids, std::span<const TokenId> prompt,
-             std::span<const TokenId> emitted);
+             std::span<const TokenId> emitted, std::span<const TokenId> never = {});
 
   // logits [vocab] is scratch: it is edited, and restored only as far as logprobs need.
   SampledToken Sample(float* logits, int64_t position);
@@ -87,7 +88,8 @@ class RowSampler {
   const bool filtered_;  // top_k, top_p or min_p
   const int logprobs_;   // -2: none, -1: whole vocabulary
   std::vector<std::pair<TokenId, float>> logit_bias_;
-  std::vector<TokenId> allowed_;       // sorted; empty: all
+  std::vector<TokenId> allowed_;  // sorted; empty: all
+  std::vector<TokenId> never_;
   std::vector<TokenId> masked_early_;  // EOS and stop ids, below min_tokens
   std::vector<std::vector<TokenId>> bad_words_;
   std::unordered_map<TokenId, Counts> counts_;  // only with penalties

@@ -236,6 +236,33 @@ TEST(RowSampler, BadLogitsFailTheRow) {
   EXPECT_EQ(sampler.Sample(none.data(), 1).status, RowStatus::kNan);
 }
 
+TEST(RowSampler, WhatIsNoTextIsNeverChosen) {
+  const TokenId never[] = {250};
+  for (const float temperature : {0.0F, 1.0F, 2.0F}) {
+    for (const int top_k : {0, 3}) {
+      SamplingParams params;
+      params.temperature = temperature;
+      params.top_k = top_k;
+      params.logit_bias = {{250, 90.0F}};
+      RowSampler sampler(params, 0, 7, kVocab, {}, {}, {}, never);
+      params.logit_bias.clear();
+      params.bad_words = {{250}};  // forbidden by the request
+      RowSampler twin(params, 0, 7, kVocab, {}, {}, {});
+      for (int64_t position = 0; position < 50; ++position) {
+        std::vector<float> logits = RandomLogits(3);
+        logits[250] = 30.0F;
+        std::vector<float> same = logits, proposed = logits;
+        const SampledToken token = sampler.Sample(logits.data(), position);
+        ASSERT_EQ(token.status, RowStatus::kOk);
+        EXPECT_NE(token.id, 250);
+        EXPECT_EQ(token.id, twin.Sample(same.data(), position).id);
+        EXPECT_NE(sampler.Propose(proposed.data(), position), 250);
+        sampler.Forget(token.id);
+      }
+    }
+  }
+}
+
 // Observe and Forget leave nothing behind: the same tokens as a sampler that never saw the drafts.
 TEST(RowSampler, ForgetUndoesObserve) {
   SamplingParams params;

@@ -1,10 +1,11 @@
 // The seam between the engine loop and what executes steps: ModelRunner, ScriptedRunner (tests).
-// Called by the engine thread alone. Steps run in launch order; every launched step is fed once
-// and collected once, in that order.
+// Called by the engine thread alone, but for Stats. Steps run in launch order; every launched step
+// is fed once and collected once, in that order.
 #pragma once
 
 #include <cstdint>
 
+#include "deepinfer/engine.h"
 #include "engine/step_plan.h"
 
 namespace deepinfer {
@@ -20,6 +21,8 @@ class StepRunner {
   virtual void Feed(Ticket ticket, const LateInputs& late) = 0;
   // Blocks until the step is done. The result is valid until the next Collect.
   virtual const StepResult& Collect(Ticket ticket) = 0;
+  // Any thread.
+  virtual WeightStats Stats() const { return {}; }
 };
 
 }  // namespace deepinfer

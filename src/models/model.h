@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/row_table.h"
 #include "backend/step_input.h"
 #include "deepinfer/request.h"
 #include "deepinfer/status.h"
@@ -61,6 +62,12 @@ struct DraftOutput {
 };
 
 class Model {
+// Sums over a model's tables.
+struct TableStats {
+  int tables = 0;
+  RowTableStats rows;
+};
+
  public:
   virtual ~Model() = default;
   virtual const ModelInfo& info() const = 0;
@@ -73,6 +80,9 @@ class Model {
   virtual void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) = 0;
 
   // Drafting: block 0 means that DraftBlock must not be called. Drafts of more than
+  // Of the tables whose rows are fetched by id. Any thread.
+  virtual TableStats table_stats() const { return {}; }
+
   // cache_layout().rollback_max tokens in one step are not allowed, from whatever drafter.
   virtual DraftInfo draft_info() const { return {}; }
   // Off by default: Forward then leaves the draft rings alone and saves their work. Set before the

@@ -83,6 +83,45 @@ void RenderSpeculation(const EngineStats& stats, MetricsWriter* out) {
   }
 }
 
+void RenderWeights(const WeightStats& stats, MetricsWriter* out) {
+  const auto count = [](int64_t value) { return static_cast<double>(value); };
+  out->Gauge("deepinfer:weights_packed_bytes", "Weights packed now.", count(stats.packed_bytes));
+  out->Gauge("deepinfer:weights_touched_bytes",
+             "Packed size of weights that were ever used, and Engram rows read.",
+             count(stats.touched_bytes));
+  if (stats.cache_limit_bytes > 0) {
+    out->Gauge("deepinfer:weight_cache_limit_bytes", "Limit of packed experts.",
+               count(stats.cache_limit_bytes));
+    out->Gauge("deepinfer:weight_cache_bytes", "Experts packed now.", count(stats.cache_bytes));
+    out->Counter("deepinfer:weight_cache_lookups", "Expert matrices that products needed.",
+                 count(stats.cache_lookups));
+    out->Counter("deepinfer:weight_cache_hits", "Of the lookups, those packed already.",
+                 count(stats.cache_hits));
+    out->Counter("deepinfer:weight_cache_streams",
+                 "Of the lookups, those packed for one product and forgotten.",
+                 count(stats.cache_streams));
+    out->Counter("deepinfer:weight_cache_loads", "Expert matrices packed.",
+                 count(stats.cache_loads));
+    out->Counter("deepinfer:weight_cache_evictions", "Expert matrices that made room.",
+                 count(stats.cache_evictions));
+    out->Counter("deepinfer:weight_cache_load_seconds", "Time that products waited for packing.",
+                 count(stats.cache_load_us) * 1e-6);
+  }
+  if (stats.engram_tables == 0) return;
+  out->Counter("deepinfer:engram_rows", "Engram rows needed, once per step.",
+               count(stats.engram_rows));
+  out->Counter("deepinfer:engram_hits", "Of these, in memory when they were needed.",
+               count(stats.engram_hits));
+  out->Gauge("deepinfer:engram_hit_rate", "Hits of all rows, 0 to 1.",
+             stats.engram_rows == 0 ? 0 : count(stats.engram_hits) / count(stats.engram_rows));
+  out->Counter("deepinfer:engram_reads", "Engram rows read from files.", count(stats.engram_reads));
+  out->Counter("deepinfer:engram_read_bytes", "Bytes of these.", count(stats.engram_read_bytes));
+  out->Counter("deepinfer:engram_read_errors", "Engram rows that could not be read.",
+               count(stats.engram_errors));
+  out->Counter("deepinfer:engram_stall_seconds", "Time that layers waited for Engram rows.",
+               count(stats.engram_stall_us) * 1e-6);
+}
+
 void RenderEngine(const MetricsSnapshot& snapshot, MetricsWriter* out) {
   const EngineStats& stats = snapshot.engine;
   const auto count = [](int64_t value) { return static_cast<double>(value); };
@@ -130,6 +169,7 @@ void RenderEngine(const MetricsSnapshot& snapshot, MetricsWriter* out) {
   out->Sample("vllm:admission_rejections_total", {{"reason", "num_queued_tokens"}},
               count(stats.rejected_queue_tokens));
   RenderSpeculation(stats, out);
+  RenderWeights(stats.weights, out);
   for (const HistogramSnapshot& histogram : stats.histograms) {
     out->Histogram("vllm:" + histogram.name, histogram);
     if (histogram.name == "inter_token_latency_seconds") {

@@ -21,6 +21,23 @@ MetricsSnapshot Example(const ServerCounters* counters) {
       {"time_to_first_token_seconds", "Help.", {0.001, 1}, {1, 2, 3}, 4.5, 6});
   snapshot.engine.histograms.push_back(
       {"inter_token_latency_seconds", "Help.", {0.01}, {1, 0}, 0.001, 1});
+  snapshot.engine.weights = {.packed_bytes = 900,
+                             .touched_bytes = 950,
+                             .cache_limit_bytes = 500,
+                             .cache_bytes = 400,
+                             .cache_lookups = 30,
+                             .cache_hits = 20,
+                             .cache_streams = 7,
+                             .cache_loads = 10,
+                             .cache_evictions = 4,
+                             .cache_load_us = 1'500'000,
+                             .engram_tables = 2,
+                             .engram_rows = 8,
+                             .engram_hits = 6,
+                             .engram_reads = 2,
+                             .engram_read_bytes = 528,
+                             .engram_errors = 1,
+                             .engram_stall_us = 250'000};
   snapshot.limits.block_size = 16;
   snapshot.counters = counters;
   return snapshot;
@@ -44,6 +61,19 @@ TEST(MetricsTest, RendersEngineNumbersUnderTheirNames) {
         "vllm:time_to_first_token_seconds_sum{" + labels + "} 4.5\n",
         "vllm:time_to_first_token_seconds_count{" + labels + "} 6\n",
         "vllm:time_per_output_token_seconds_count{" + labels + "} 1\n",
+        "deepinfer:weights_packed_bytes{" + labels + "} 900\n",
+        "deepinfer:weights_touched_bytes{" + labels + "} 950\n",
+        "deepinfer:weight_cache_streams_total{" + labels + "} 7\n",
+        "deepinfer:weight_cache_limit_bytes{" + labels + "} 500\n",
+        "deepinfer:weight_cache_bytes{" + labels + "} 400\n",
+        "deepinfer:weight_cache_lookups_total{" + labels + "} 30\n",
+        "deepinfer:weight_cache_hits_total{" + labels + "} 20\n",
+        "deepinfer:weight_cache_evictions_total{" + labels + "} 4\n",
+        "deepinfer:weight_cache_load_seconds_total{" + labels + "} 1.5\n",
+        "deepinfer:engram_rows_total{" + labels + "} 8\n",
+        "deepinfer:engram_hit_rate{" + labels + "} 0.75\n",
+        "deepinfer:engram_read_errors_total{" + labels + "} 1\n",
+        "deepinfer:engram_stall_seconds_total{" + labels + "} 0.25\n",
         "deepinfer:http_responses_total{" + labels + ",code=\"200\"} 2\n",
         "deepinfer:http_responses_total{" + labels + ",code=\"499\"} 1\n",
         "deepinfer:ready{" + labels + "} 1\n"}) {
@@ -82,6 +112,16 @@ TEST(MetricsTest, TextIsWellFormed) {
               family.ends_with("_total") && types[family] != "histogram")
         << line;
   }
+}
+
+TEST(MetricsTest, WhatTheModelLacksIsLeftOut) {
+  ServerCounters counters;
+  MetricsSnapshot snapshot = Example(&counters);
+  snapshot.engine.weights = {.packed_bytes = 900};
+  const std::string text = RenderMetrics(snapshot);
+  EXPECT_NE(text.find("deepinfer:weights_packed_bytes"), std::string::npos);
+  EXPECT_EQ(text.find("weight_cache"), std::string::npos);
+  EXPECT_EQ(text.find("engram"), std::string::npos);
 }
 
 TEST(MetricsTest, WithoutAModelOnlyTheServerSpeaks) {

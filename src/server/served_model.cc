@@ -63,6 +63,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
   load.tasks = &tasks;
   auto served = std::make_unique<ServedModel>();
   DI_ASSIGN(served->loaded, OpenModel(load));
+  DI_ASSIGN(load.backend.row_io, ParseRowIo(config.engine.engram_io));
   DI_ASSIGN(served->engine, CreateEngine(config.engine, served->loaded.get()));
   const GenerationDefaults& generation = served->loaded->generation;
   served->dialect = {.names = config.served_model_names,

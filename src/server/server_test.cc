@@ -33,6 +33,7 @@ class ServerTest : public testing::Test {
           release_.get_future().wait();
           ScriptedRunnerOptions options;
           options.step_us = step_us;
+          options.draft_tokens_max = draft_tokens_max_;
           auto served = std::make_unique<ServedModel>();
           DI_ASSIGN(
               served->engine,
@@ -104,6 +105,7 @@ class ServerTest : public testing::Test {
     });
   }
 
+  int draft_tokens_max_ = 0;
   bool released_ = false;
   std::promise<void> release_;
   std::promise<Status> loaded_;
@@ -255,6 +257,38 @@ TEST_F(ServerTest, MetricsKeepTheirInvariants) {
   EXPECT_EQ(Metric("vllm:prompt_tokens_total"), 60);
   EXPECT_EQ(Metric("deepinfer:http_responses_total", "\"200\""), 20);
   EXPECT_EQ(Metric("deepinfer:http_responses_total", "\"400\""), 1);
+}
+
+TEST_F(ServerTest, MetricsTellWhatSpeculationDid) {
+  draft_tokens_max_ = 3;
+  StartLoaded();
+  for (int i = 0; i < 4; ++i) {
+    const Json answer = SendJson("POST", "/v1/completions",
+                                 Format("{{\"model\": \"tiny\", \"prompt\": [{}, 7], "
+                                        "\"max_tokens\": 100, \"ignore_eos\": true}}",
+                                        5 + i));
+    EXPECT_NE(answer.Find("choices"), nullptr) << answer.Dump();
+  }
+  EXPECT_EQ(Metric("vllm:generation_tokens_total"), 400);
+  const double rows = Metric("vllm:spec_decode_num_drafts_total");
+  const double drafts = Metric("vllm:spec_decode_num_draft_tokens_total");
+  const double accepted = Metric("vllm:spec_decode_num_accepted_tokens_total");
+  EXPECT_GT(rows, 0);
+  EXPECT_GT(accepted, 0);
+  EXPECT_LT(accepted, drafts);
+  EXPECT_LE(drafts, 3 * rows);
+  EXPECT_LE(rows + accepted, 400);  // what a verification emits, surplus at the end left out
+  double sum = 0;
+  double before = rows;
+  for (int place = 0; place < 3; ++place) {
+    const double at = Metric("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                             Format("position=\"{}\"", place));
+    EXPECT_LE(at, before) << place;  // a draft counts only behind accepted ones
+    before = at;
+    sum += at;
+  }
+  EXPECT_EQ(sum, accepted);
+  EXPECT_EQ(Metric("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position=\"3\""), 0);
 }
 
 TEST_F(ServerTest, StuckStepsAreSeen) {

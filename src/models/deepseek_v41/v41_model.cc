@@ -170,6 +170,22 @@ void V41Model::Reserve(int tokens) {
   if (drafting_) Grow(&taps_, tokens, weights_.draft.main_proj->cols);
 }
 
+TableStats V41Model::table_stats() const {
+  TableStats sum;
+  for (const V41Layer& layer : weights_.layers) {
+    if (layer.table == nullptr) continue;
+    const RowTableStats rows = layer.table->stats();
+    ++sum.tables;
+    sum.rows.rows += rows.rows;
+    sum.rows.hits += rows.hits;
+    sum.rows.reads += rows.reads;
+    sum.rows.read_bytes += rows.read_bytes;
+    sum.rows.errors += rows.errors;
+    sum.rows.stall_us += rows.stall_us;
+  }
+  return sum;
+}
+
 StreamShape V41Model::Shape(int tokens) const {
   return {.rows = tokens, .streams = config_.streams, .hidden = config_.hidden};
 }

@@ -44,6 +44,7 @@ class V41Model final : public Model {
   const CacheLayout& cache_layout() const override { return layout_; }
   const float* Forward(const StepInput& step) override;
   void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) override;
+  TableStats table_stats() const override;
   DraftInfo draft_info() const override;
   void EnableDrafting() override { drafting_ = !weights_.draft.layers.empty(); }
   void DraftBlock(const DraftInput& input, const DraftOutput& output) override;

@@ -164,7 +164,7 @@ void TakeSources(BindList* list, const std::string& p, int index, V41Layer* laye
 
 // The table itself is opened, not bound.
 Status TakeTable(BindList* list, const std::string& p, const V41NgramTable& table,
-                 const TensorFile& file, V41Layer* layer) {
+                 const TensorFile& file, RowIo io, V41Layer* layer) {
   const V41Config& c = list->config();
   const TensorView view =
       list->census().TakeMatrix(p + "engram.embed", table.rows, c.ngram.head_dim);
@@ -174,7 +174,7 @@ Status TakeTable(BindList* list, const std::string& p, const V41NgramTable& tabl
   list->Vector(p + "engram.k_weight", {c.streams, c.hidden}, &layer->table_k);
   if (view.bytes == 0) return {};  // noted
   list->CountRows(view);
-  DI_ASSIGN(layer->table, RowTable::Open(file, view, {}));
+  DI_ASSIGN(layer->table, RowTable::Open(file, view, {.io = io}));
   return {};
 }
 
@@ -222,7 +222,8 @@ Result<V41Weights> BindV41(const Checkpoint& checkpoint, const V41Config& config
     const std::string prefix = Format("layers.{}.", i);
     V41Layer* layer = &weights.layers[static_cast<size_t>(i)];
     for (const V41NgramTable& table : config.ngram.tables) {
-      if (table.layer == i) DI_TRY(TakeTable(&list, prefix, table, checkpoint.file(), layer));
+      if (table.layer != i) continue;
+      DI_TRY(TakeTable(&list, prefix, table, checkpoint.file(), backend->info().row_io, layer));
     }
     TakeAttention(&list, prefix, layer);
     TakeSources(&list, prefix, i, layer);
