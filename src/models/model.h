@@ -61,13 +61,13 @@ struct DraftOutput {
   float* confidence = nullptr;  // [rows, block] logit of: this draft is accepted if all before are
 };
 
-class Model {
 // Sums over a model's tables.
 struct TableStats {
   int tables = 0;
   RowTableStats rows;
 };
 
+class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelInfo& info() const = 0;
@@ -79,10 +79,10 @@ struct TableStats {
   // logits [rows, vocab] of hidden[row_index[i]]; row_index in device memory.
   virtual void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) = 0;
 
-  // Drafting: block 0 means that DraftBlock must not be called. Drafts of more than
   // Of the tables whose rows are fetched by id. Any thread.
   virtual TableStats table_stats() const { return {}; }
 
+  // Drafting: block 0 means that DraftBlock must not be called. Drafts of more than
   // cache_layout().rollback_max tokens in one step are not allowed, from whatever drafter.
   virtual DraftInfo draft_info() const { return {}; }
   // Off by default: Forward then leaves the draft rings alone and saves their work. Set before the
