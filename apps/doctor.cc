@@ -10,7 +10,9 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/topology.h"
+#include "engine/memory_plan.h"
 #include "models/checkpoint.h"
+#include "models/registry.h"
 
 namespace deepinfer {
 namespace {
@@ -59,6 +61,28 @@ Json DescribeMachine(const Topology& machine) {
   return out;
 }
 
+// What a cache of the default settings would hold in what the weights leave.
+Status DescribeCache(const Checkpoint& checkpoint, int64_t left, Json* out) {
+  constexpr int kElementBytes = 2;  // of the default arithmetic
+  const EngineConfig config;
+  DI_ASSIGN(const CacheLayout whole, LayoutOfModel(checkpoint, kElementBytes));
+  DI_ASSIGN(const CacheLayout layout, LayoutInBlocks(whole, config.block_size));
+  const int64_t block_tokens = layout.block_tokens;
+  const int64_t block_bytes = layout.block_bytes();
+  out->Set("kv_bytes_per_token", Json::Int((block_bytes + block_tokens - 1) / block_tokens));
+  if (layout.has_state()) out->Set("state_bytes_per_sequence", Json::Int(layout.slot_bytes()));
+  const int context = checkpoint.config().context_max;
+  const Result<MemoryPlan> plan = PlanMemory(config, layout, context, left);
+  if (plan.ok()) {
+    out->Set("kv_cache_bytes", Json::Int(plan->kv_bytes));
+    if (layout.has_state()) out->Set("state_cache_bytes", Json::Int(plan->state_bytes));
+    out->Set("kv_tokens", Json::Int(plan->num_blocks * block_tokens));
+    out->Set("max_model_len", Json::Int(plan->max_model_len));
+  }
+  out->Set("fits", Json::Bool(plan.ok()));
+  return {};
+}
+
 // What loading the model would need: packed weights are about as large as the file's tensors.
 Result<Json> DescribeModel(const std::string& model, const Topology& machine) {
   DI_ASSIGN(const std::string path, ResolveModelPath(model));
@@ -68,17 +92,13 @@ Result<Json> DescribeModel(const std::string& model, const Topology& machine) {
   for (const TensorView& view : checkpoint->file().tensors()) {
     weights += static_cast<int64_t>(view.bytes);
   }
-  const int64_t kv_token = int64_t{2} * 2 * config.layers * config.kv_heads * config.head_dim;
-  const int64_t left = machine.memory_available_bytes - weights;
   Json out = Json::Object();
   out.Set("path", Json::String(path));
   out.Set("architecture", Json::String(config.architecture));
   out.Set("parameters", Json::Int(checkpoint->parameters()));
   out.Set("weight_bytes", Json::Int(weights));
-  out.Set("kv_bytes_per_token", Json::Int(kv_token));
   out.Set("context", Json::Int(config.context_max));
-  out.Set("kv_tokens_that_fit", Json::Int(left > 0 ? left / kv_token : 0));
-  out.Set("fits", Json::Bool(left > kv_token * 16));
+  DI_TRY(DescribeCache(*checkpoint, machine.memory_available_bytes - weights, &out));
   return out;
 }
 

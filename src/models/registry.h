@@ -22,4 +22,8 @@ struct LoadProgress {
 Result<std::unique_ptr<Model>> LoadModel(const Checkpoint& checkpoint, Backend* backend,
                                          const LoadProgress& progress = {});
 
+// What a model of the checkpoint keeps in the cache, told without its weights. `kv_element_bytes`:
+// of the backend that would run it.
+Result<CacheLayout> LayoutOfModel(const Checkpoint& checkpoint, int kv_element_bytes);
+
 }  // namespace deepinfer

@@ -15,7 +15,10 @@
 namespace deepinfer::cpu {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 30;
+// The next piece of an arena is as large as all before it, within these bounds: what is reserved
+// stays in proportion to the model, for a process may be limited in addresses.
+constexpr size_t kPieceBytesMin = size_t{32} << 20;
+constexpr size_t kPieceBytesMax = size_t{1} << 30;
 constexpr int64_t kPackBytes = int64_t{8} << 20;      // packed before their source is dropped
 constexpr int64_t kScratchBytes = int64_t{96} << 10;  // of a product that streams, on the stack
 constexpr int64_t kDimMax = int64_t{1} << 28;  // keeps every product of sizes far from overflow
@@ -325,7 +328,10 @@ Result<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(Isa isa, const TensorVi
   std::shared_ptr<PackedArena::Piece> piece = arena != nullptr ? arena->piece_ : nullptr;
   uint8_t* data = piece != nullptr ? TakeBytes(piece.get(), bytes) : nullptr;
   if (data == nullptr) {
-    piece = MapPiece(arena != nullptr ? std::max(bytes, kPieceBytes) : bytes);
+    piece = MapPiece(
+        arena == nullptr
+            ? bytes
+            : std::max(bytes, std::clamp(arena->used_bytes_, kPieceBytesMin, kPieceBytesMax)));
     if (piece == nullptr) {
       return Exhausted(Format("tensor {}: no address space for {} packed bytes", view.name, bytes));
     }

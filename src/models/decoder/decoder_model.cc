@@ -8,20 +8,34 @@
 #include "models/model_info.h"
 
 namespace deepinfer {
+namespace {
+
+CacheLayout LayoutFor(const ModelConfig& config, int element_bytes) {
+  CacheLayout layout;
+  layout.history.push_back(
+      {.name = "full",
+       .ratio = 1,
+       .layers = config.layers,
+       .row_bytes = int64_t{2} * config.kv_heads * config.head_dim * element_bytes});
+  return layout;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Model>> DecoderModel::Load(const Checkpoint& checkpoint, Backend* backend,
                                                   const LoadProgress& progress) {
   DI_ASSIGN(DecoderWeights weights, BindDecoder(checkpoint, backend, progress));
   return std::unique_ptr<Model>(new DecoderModel(checkpoint, backend, std::move(weights)));
 }
 
+Result<CacheLayout> DecoderModel::LayoutOf(const Checkpoint& checkpoint, int kv_element_bytes) {
+  return LayoutFor(checkpoint.config(), kv_element_bytes);
+}
+
 DecoderModel::DecoderModel(const Checkpoint& checkpoint, Backend* backend, DecoderWeights weights)
     : backend_(backend), config_(checkpoint.config()), weights_(std::move(weights)) {
   info_ = InfoOf(checkpoint, weights_.packed_bytes);
-  layout_.history.push_back({.name = "full",
-                             .ratio = 1,
-                             .layers = config_.layers,
-                             .row_bytes = int64_t{2} * config_.kv_heads * config_.head_dim *
-                                          backend->kv_element_bytes()});
+  layout_ = LayoutFor(config_, backend->kv_element_bytes());
   CreateActivations();
 }
 

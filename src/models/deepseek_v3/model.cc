@@ -11,6 +11,16 @@ namespace {
 
 constexpr float kRoutingEps = 1e-20F;  // of the published normalisation of weights
 
+CacheLayout LayoutFor(const DeepseekV3Config& config, int element_bytes) {
+  CacheLayout layout;
+  layout.history.push_back(
+      {.name = "latent",
+       .ratio = 1,
+       .layers = config.layers,
+       .row_bytes = int64_t{LatentRowElements(config.latent, config.rope_dim)} * element_bytes});
+  return layout;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> DeepseekV3Model::Load(const Checkpoint& checkpoint, Backend* backend,
@@ -21,16 +31,16 @@ Result<std::unique_ptr<Model>> DeepseekV3Model::Load(const Checkpoint& checkpoin
       new DeepseekV3Model(checkpoint, backend, std::move(config), std::move(weights)));
 }
 
+Result<CacheLayout> DeepseekV3Model::LayoutOf(const Checkpoint& checkpoint, int kv_element_bytes) {
+  DI_ASSIGN(const DeepseekV3Config config, ReadDeepseekV3Config(checkpoint.config_json()));
+  return LayoutFor(config, kv_element_bytes);
+}
+
 DeepseekV3Model::DeepseekV3Model(const Checkpoint& checkpoint, Backend* backend,
                                  DeepseekV3Config config, DeepseekV3Weights weights)
     : backend_(backend), config_(std::move(config)), weights_(std::move(weights)) {
   info_ = InfoOf(checkpoint, weights_.packed_bytes);
-  layout_.history.push_back(
-      {.name = "latent",
-       .ratio = 1,
-       .layers = config_.layers,
-       .row_bytes = int64_t{LatentRowElements(config_.latent, config_.rope_dim)} *
-                    backend->kv_element_bytes()});
+  layout_ = LayoutFor(config_, backend->kv_element_bytes());
   CreateActivations();
 }
 

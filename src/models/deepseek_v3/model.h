@@ -19,6 +19,7 @@ class DeepseekV3Model final : public Model {
  public:
   static Result<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, Backend* backend,
                                              const LoadProgress& progress);
+  static Result<CacheLayout> LayoutOf(const Checkpoint& checkpoint, int kv_element_bytes);
 
   const ModelInfo& info() const override { return info_; }
   const CacheLayout& cache_layout() const override { return layout_; }

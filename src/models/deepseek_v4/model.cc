@@ -41,67 +41,81 @@ DeepseekV4Model::DeepseekV4Model(const Checkpoint& checkpoint, Backend* backend,
                                  DeepseekV4Config config, DeepseekV4Weights weights)
     : backend_(backend), config_(std::move(config)), weights_(std::move(weights)) {
   info_ = InfoOf(checkpoint, weights_.packed_bytes);
-  LayOutCache();
+  cache_ = PlanCache(config_, weights_.draft != nullptr ? 1 : 0, backend_->kv_element_bytes());
   CreateActivations();
 }
 
+Result<CacheLayout> DeepseekV4Model::LayoutOf(const Checkpoint& checkpoint, int kv_element_bytes) {
+  DI_ASSIGN(const DeepseekV4Config config, ReadDeepseekV4Config(checkpoint.config_json()));
+  const bool drafts =
+      config.draft_layers > 0 && checkpoint.file().Find("mtp.0.e_proj.weight") != nullptr;
+  return PlanCache(config, drafts ? 1 : 0, kv_element_bytes).layout;
+}
+
 // A history group of entries and a ring of what they are made of, for the layers of one kind.
-void DeepseekV4Model::AddCompressedGroups(Past past, int ratio) {
-  const int layers = config_.CountOf(past);
+void DeepseekV4Model::AddCompressedGroups(const DeepseekV4Config& config, Past past, int ratio,
+                                          int element_bytes, CachePlan* plan) {
+  CacheLayout& layout = plan->layout;
+  const int layers = config.CountOf(past);
   const bool chosen = past == Past::kChosen;
-  const int element = backend_->kv_element_bytes();
-  const auto add = [&](const char* name, int dim, int element_bytes, Groups* groups) {
+  const auto add = [&](const char* name, int dim, int bytes, Groups* groups) {
     const CompressorSpec spec{.dim = dim, .ratio = ratio, .reach = ReachOf(past)};
-    groups->ring = static_cast<int>(layout_.state.size());
-    groups->history = static_cast<int>(layout_.history.size());
-    layout_.state.push_back(
+    groups->ring = static_cast<int>(layout.state.size());
+    groups->history = static_cast<int>(layout.history.size());
+    layout.state.push_back(
         {.name = Format("{} ring", name),
          .layers = layers,
          .positions = spec.lookback() + kRollbackMax,
          .position_bytes = int64_t{2} * spec.width() * static_cast<int64_t>(sizeof(float))});
-    layout_.history.push_back({.name = name,
-                               .ratio = EntryRatio(ratio),
-                               .layers = layers,
-                               .row_bytes = int64_t{EntryElements(dim)} * element_bytes});
+    layout.history.push_back({.name = name,
+                              .ratio = EntryRatio(ratio),
+                              .layers = layers,
+                              .row_bytes = int64_t{EntryElements(dim)} * bytes});
   };
-  add(chosen ? "compressed" : "wide", config_.head_dim, element, chosen ? &chosen_ : &every_);
-  if (chosen) add("index", config_.index_dim, static_cast<int>(sizeof(float)), &keys_);
+  add(chosen ? "compressed" : "wide", config.head_dim, element_bytes,
+      chosen ? &plan->chosen : &plan->every);
+  if (chosen) add("index", config.index_dim, static_cast<int>(sizeof(float)), &plan->keys);
 }
 
-void DeepseekV4Model::LayOutCache() {
-  layout_.rollback_max = kRollbackMax;
-  const int64_t streams = int64_t{config_.streams} * config_.hidden;
-  layout_.state.push_back(
+DeepseekV4Model::CachePlan DeepseekV4Model::PlanCache(const DeepseekV4Config& config,
+                                                      int draft_layers, int element_bytes) {
+  CachePlan plan;
+  CacheLayout& layout = plan.layout;
+  layout.rollback_max = kRollbackMax;
+  const int64_t streams = int64_t{config.streams} * config.hidden;
+  layout.state.push_back(
       {.name = "window",
-       .layers = config_.layers + (weights_.draft != nullptr ? 1 : 0),
-       .positions = config_.window - 1 + kRollbackMax,
-       .position_bytes = int64_t{EntryElements(config_.head_dim)} * backend_->kv_element_bytes()});
-  if (weights_.draft != nullptr) {
-    draft_ring_ = static_cast<int>(layout_.state.size());
-    layout_.state.push_back({.name = "draft streams",
-                             .layers = 1,
-                             .positions = 1 + kRollbackMax,
-                             .position_bytes = streams * static_cast<int64_t>(sizeof(float))});
+       .layers = config.layers + draft_layers,
+       .positions = config.window - 1 + kRollbackMax,
+       .position_bytes = int64_t{EntryElements(config.head_dim)} * element_bytes});
+  if (draft_layers > 0) {
+    plan.draft_ring = static_cast<int>(layout.state.size());
+    layout.state.push_back({.name = "draft streams",
+                            .layers = draft_layers,
+                            .positions = 1 + kRollbackMax,
+                            .position_bytes = streams * static_cast<int64_t>(sizeof(float))});
   }
-  places_.resize(config_.layer.size());
+  plan.places.resize(config.layer.size());
   int chosen = 0;
   int every = 0;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const DeepseekV4Config::Layer& kind = config_.layer[i];
-    places_[i].window = static_cast<int>(i);
+  for (size_t i = 0; i < plan.places.size(); ++i) {
+    const DeepseekV4Config::Layer& kind = config.layer[i];
+    Place& place = plan.places[i];
+    place.window = static_cast<int>(i);
     if (kind.past == Past::kChosen) {
-      if (chosen == 0) AddCompressedGroups(kind.past, kind.ratio);
-      places_[i].entries = places_[i].entries_ring = chosen;
-      places_[i].keys = places_[i].keys_ring = chosen++;
+      if (chosen == 0) AddCompressedGroups(config, kind.past, kind.ratio, element_bytes, &plan);
+      place.entries = place.entries_ring = chosen;
+      place.keys = place.keys_ring = chosen++;
     } else if (kind.past == Past::kEveryEntry) {
-      if (every == 0) AddCompressedGroups(kind.past, kind.ratio);
-      places_[i].entries = places_[i].entries_ring = every++;
+      if (every == 0) AddCompressedGroups(config, kind.past, kind.ratio, element_bytes, &plan);
+      place.entries = place.entries_ring = every++;
     }
   }
   // Blocks are what sequences are accounted by, so they hold something even where nothing is kept.
-  if (layout_.history.empty()) {
-    layout_.history.push_back({.name = "none", .ratio = 16, .layers = 1, .row_bytes = 16});
+  if (layout.history.empty()) {
+    layout.history.push_back({.name = "none", .ratio = 16, .layers = 1, .row_bytes = 16});
   }
+  return plan;
 }
 
 void DeepseekV4Model::CreateActivations() {
@@ -172,7 +186,7 @@ TailRope DeepseekV4Model::RopeOf(const DeepseekV4Config::Layer& kind) const {
 
 DeepseekV4Model::LayerRef DeepseekV4Model::Layer(int index) const {
   const auto at = static_cast<size_t>(index);
-  return {&weights_.layers[at], config_.layer[at], places_[at]};
+  return {&weights_.layers[at], config_.layer[at], cache_.places[at]};
 }
 
 const float* DeepseekV4Model::Forward(const StepInput& step) {
@@ -273,7 +287,7 @@ void DeepseekV4Model::RunCompressors(const StepInput& step, const LayerRef& ref)
   const bool chosen = kind.past == Past::kChosen;
   const bool rounded = config_.rounding == Rounding::kAsTrained;
   CompressedOps* ops = backend_->compressed_ops();
-  const Groups& groups = chosen ? chosen_ : every_;
+  const Groups& groups = chosen ? cache_.chosen : cache_.every;
   CompressorSpec spec{
       .ring = {groups.ring, place.entries_ring},
       .entries = {groups.history, place.entries},
@@ -288,8 +302,8 @@ void DeepseekV4Model::RunCompressors(const StepInput& step, const LayerRef& ref)
   };
   ops->WriteWindows(step, spec, entry_kv_.data(), entry_gate_.data());
   if (!chosen) return;
-  spec.ring = {keys_.ring, place.keys_ring};
-  spec.entries = {keys_.history, place.keys};
+  spec.ring = {cache_.keys.ring, place.keys_ring};
+  spec.entries = {cache_.keys.history, place.keys};
   spec.dim = config_.index_dim;
   spec.float32_entries = true;
   spec.bias = layer.keys.bias.get();
@@ -327,12 +341,12 @@ WindowAttentionSpec DeepseekV4Model::WindowOf(const LayerRef& ref) const {
       .norm_eps = config_.norm_eps,
       .rounding = config_.rounding == Rounding::kAsTrained ? StoredRounding::kFp8Blocks64
                                                            : StoredRounding::kNone,
-      .ring = {window_ring_, place.window},
+      .ring = {cache_.window_ring, place.window},
       .ratio = kind.ratio,
   };
   if (kind.past != Past::kNone) {
     const bool chosen = kind.past == Past::kChosen;
-    spec.entries = {chosen ? chosen_.history : every_.history, place.entries};
+    spec.entries = {chosen ? cache_.chosen.history : cache_.every.history, place.entries};
   }
   return spec;
 }

@@ -21,9 +21,10 @@ class DeepseekV4Model final : public Model {
  public:
   static Result<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, Backend* backend,
                                              const LoadProgress& progress);
+  static Result<CacheLayout> LayoutOf(const Checkpoint& checkpoint, int kv_element_bytes);
 
   const ModelInfo& info() const override { return info_; }
-  const CacheLayout& cache_layout() const override { return layout_; }
+  const CacheLayout& cache_layout() const override { return cache_.layout; }
   const float* Forward(const StepInput& step) override;
   void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) override;
   DraftInfo draft_info() const override;
@@ -40,6 +41,20 @@ class DeepseekV4Model final : public Model {
     int keys = 0;
   };
 
+  // Groups of the layout; those of a kind without layers are not used.
+  struct Groups {
+    int ring = 0;
+    int history = 0;
+  };
+
+  struct CachePlan {
+    CacheLayout layout;
+    std::vector<Place> places;  // of the layers
+    int window_ring = 0;
+    int draft_ring = 0;  // of streams
+    Groups chosen, every, keys;
+  };
+
   // A layer with everything that tells it from others.
   struct LayerRef {
     const DeepseekV4Layer* weights = nullptr;
@@ -49,8 +64,10 @@ class DeepseekV4Model final : public Model {
 
   DeepseekV4Model(const Checkpoint& checkpoint, Backend* backend, DeepseekV4Config config,
                   DeepseekV4Weights weights);
-  void LayOutCache();
-  void AddCompressedGroups(DeepseekV4Config::Past past, int ratio);
+  // `draft_layers`: 0 or 1.
+  static CachePlan PlanCache(const DeepseekV4Config& config, int draft_layers, int element_bytes);
+  static void AddCompressedGroups(const DeepseekV4Config& config, DeepseekV4Config::Past past,
+                                  int ratio, int element_bytes, CachePlan* plan);
   void CreateActivations();
   void ReserveBuffers(int tokens);
   void EnterSite(const HyperWeights& hyper, const Weight* norm, int tokens);
@@ -77,17 +94,8 @@ class DeepseekV4Model final : public Model {
   Backend* backend_;
   DeepseekV4Config config_;
   ModelInfo info_;
-  CacheLayout layout_;
-  std::vector<Place> places_;
-  // Groups of the layout; those of a kind without layers are not used.
-  struct Groups {
-    int ring = 0;
-    int history = 0;
-  };
-  int window_ring_ = 0;
-  int draft_ring_ = 0;  // of streams
+  CachePlan cache_;
   bool drafting_ = false;
-  Groups chosen_, every_, keys_;
   DeepseekV4Weights weights_;
 
   // Inputs of the linear stages, by width: stages of one width are never alive at once.

@@ -49,7 +49,7 @@ void DeepseekV4Model::MixPairs(const PairStep& pairs) {
 // The window rows of every token of the step whose next one is known.
 void DeepseekV4Model::FillDraftRings(const StepInput& step) {
   CompressedOps* ops = backend_->compressed_ops();
-  const WindowRing ring{draft_ring_, 0};
+  const WindowRing ring{cache_.draft_ring, 0};
   const int64_t width = int64_t{config_.streams} * config_.hidden;
   const PairStep pairs = ops->TakePairs(step);
   const int tokens = pairs.step.shape.num_tokens;
@@ -103,7 +103,7 @@ void DeepseekV4Model::DraftBlock(const DraftInput& input, const DraftOutput& out
   std::swap(x_, draft_x_);
   std::swap(u_, draft_u_);
   ReserveBuffers(input.rows);
-  backend_->compressed_ops()->GatherPairs(pairs, {draft_ring_, 0}, width, nullptr, x_.data());
+  backend_->compressed_ops()->GatherPairs(pairs, {cache_.draft_ring, 0}, width, nullptr, x_.data());
   MixPairs(pairs);
   RunLayer(pairs.step, DraftLayer());
   CollapseStreams(draft.head_hyper, input.rows);

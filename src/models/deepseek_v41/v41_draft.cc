@@ -27,7 +27,7 @@ void V41Model::WriteDraftContext(const StepInput& step) {
     float* kv_out[] = {kv_.data()};
     backend_->Linear({.input = hidden_input_, .rows = tokens, .weights = kv, .outputs = kv_out});
     WindowSpec spec = Window(layer, false);
-    spec.ring = {draft_group_, static_cast<int>(s)};
+    spec.ring = {cache_.draft_group, static_cast<int>(s)};
     ops_->StoreWindow(step, spec, {.kv = kv_.data(), .rows = window_rows_.data()});
   }
 }
@@ -50,7 +50,7 @@ void V41Model::RunDraftLayer(const DraftInput& input, int index) {
   backend_->Linear(
       {.input = rank_input_, .rows = tokens, .weights = second, .outputs = second_out});
   WindowSpec spec = Window(layer, false);
-  spec.ring = {draft_group_, index};
+  spec.ring = {cache_.draft_group, index};
   ops_->DraftWindowAttention(spec, {.rows = input.rows,
                                     .block = block,
                                     .position = input.position,

@@ -46,55 +46,67 @@ V41Model::V41Model(const Checkpoint& checkpoint, V41Config config, Backend* back
   info_ = InfoOf(checkpoint, weights_.packed_bytes);
   info_.parameters = weights_.parameters;
   info_.image_id = config_.image_id;
-  BuildLayout();
+  cache_ = PlanCache(config_, static_cast<int>(weights_.draft.layers.size()));
   CreateActivations();
 }
 
-void V41Model::BuildLayout() {
-  const V41Config& c = config_;
-  layout_.rollback_max = std::max(kRollback, c.draft.block + 1);
-  layout_.replay_window = c.window;
-  sources_.resize(static_cast<size_t>(c.layers));
+Result<CacheLayout> V41Model::LayoutOf(const Checkpoint& checkpoint, int /*kv_element_bytes*/) {
+  DI_ASSIGN(V41Config config, ReadV41Config(checkpoint.config_json()));
+  DI_TRY(ReadV41Ngram(checkpoint.directory(), checkpoint.config_json(), &config));
+  const TensorFile& file = checkpoint.file();
+  const bool drafts = file.Find("mtp.0.main_proj.weight") != nullptr ||
+                      file.Find("mtp.0.attn.wkv.weight") != nullptr;
+  return PlanCache(config, drafts ? config.draft.layers : 0).layout;
+}
+
+// Rows of windows and entries have a format of their own.
+V41Model::CachePlan V41Model::PlanCache(const V41Config& c, int draft_layers) {
+  CachePlan plan;
+  CacheLayout& layout = plan.layout;
+  layout.rollback_max = std::max(kRollback, c.draft.block + 1);
+  layout.replay_window = c.window;
+  plan.sources.resize(static_cast<size_t>(c.layers));
   int of_ratio[3] = {};
   for (const int layer : c.kv_sources) ++of_ratio[c.roles_of(layer).ratio];
   int groups[3] = {-1, -1, -1};
   for (const int ratio : {2, 1}) {
     if (of_ratio[ratio] == 0) continue;
-    groups[ratio] = static_cast<int>(layout_.history.size());
-    layout_.history.push_back({.name = Format("entries/{}", ratio),
-                               .ratio = ratio,
-                               .layers = of_ratio[ratio],
-                               .row_bytes = MainEntryBytes(c.head_dim)});
-    layout_.history.push_back({.name = Format("index keys/{}", ratio),
-                               .ratio = ratio,
-                               .layers = of_ratio[ratio],
-                               .row_bytes = IndexKeyBytes(c.index_dim)});
+    groups[ratio] = static_cast<int>(layout.history.size());
+    layout.history.push_back({.name = Format("entries/{}", ratio),
+                              .ratio = ratio,
+                              .layers = of_ratio[ratio],
+                              .row_bytes = MainEntryBytes(c.head_dim)});
+    layout.history.push_back({.name = Format("index keys/{}", ratio),
+                              .ratio = ratio,
+                              .layers = of_ratio[ratio],
+                              .row_bytes = IndexKeyBytes(c.index_dim)});
   }
   int next[3] = {};
   for (const int layer : c.kv_sources) {
     const int ratio = c.roles_of(layer).ratio;
-    Source& source = sources_[static_cast<size_t>(layer)];
+    Source& source = plan.sources[static_cast<size_t>(layer)];
     source.tail_layer = next[ratio];
     source.entries = {groups[ratio], next[ratio]};
     source.keys = {groups[ratio] + 1, next[ratio]};
     ++next[ratio];
   }
-  const auto add = [this](const char* name, int layers, int lookback, int64_t bytes) {
-    layout_.state.push_back({.name = name,
-                             .layers = layers,
-                             .positions = RingPositions(lookback, layout_.rollback_max),
-                             .position_bytes = bytes});
-    return static_cast<int>(layout_.state.size()) - 1;
+  const auto add = [&layout](const char* name, int layers, int lookback, int64_t bytes) {
+    layout.state.push_back({.name = name,
+                            .layers = layers,
+                            .positions = RingPositions(lookback, layout.rollback_max),
+                            .position_bytes = bytes});
+    return static_cast<int>(layout.state.size()) - 1;
   };
   if (of_ratio[2] > 0) {
-    tail_group_ = add("compressor tails", of_ratio[2], 1,
-                      int64_t{2} * c.head_dim * static_cast<int64_t>(sizeof(float)));
+    plan.tail_group = add("compressor tails", of_ratio[2], 1,
+                          int64_t{2} * c.head_dim * static_cast<int64_t>(sizeof(float)));
   }
-  if (c.ngram.ngram > 0) ngram_group_ = add("token ids", 1, kLeadTokens, sizeof(int32_t));
-  window_group_ = add("windows", c.layers, c.window, WindowRowBytes(c.head_dim));
-  if (!weights_.draft.layers.empty()) {
-    draft_group_ = add("draft windows", c.draft.layers, c.window, WindowRowBytes(c.head_dim));
+  if (c.ngram.ngram > 0) plan.ngram_group = add("token ids", 1, kLeadTokens, sizeof(int32_t));
+  plan.window_group = add("windows", c.layers, c.window, WindowRowBytes(c.head_dim));
+  if (draft_layers > 0) {
+    plan.draft_group = add("draft windows", draft_layers, c.window, WindowRowBytes(c.head_dim));
   }
+  return plan;
 }
 
 void V41Model::CreateActivations() {
@@ -209,7 +221,7 @@ const float* V41Model::Forward(const StepInput& step) {
                      .pad = c.ngram.pad,
                      .ngram = c.ngram.ngram,
                      .heads = c.ngram.heads,
-                     .state_group = ngram_group_,
+                     .state_group = cache_.ngram_group,
                      .tables = tables},
                     rows);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -308,7 +320,7 @@ void V41Model::Mix(int tokens, const V41Site& site, std::vector<float>* pre) {
 void V41Model::Publish(const StepInput& step, int index) {
   const V41Config& c = config_;
   const V41Layer& layer = weights_.layers[static_cast<size_t>(index)];
-  const Source& source = sources_[static_cast<size_t>(index)];
+  const Source& source = cache_.sources[static_cast<size_t>(index)];
   const int ratio = c.roles_of(index).ratio;
   const int tokens = step.shape.num_tokens;
   const Weight* weights[] = {layer.pool_kv.get(), layer.pool_gate.get()};
@@ -321,7 +333,7 @@ void V41Model::Publish(const StepInput& step, int index) {
   ops_->Compress(step,
                  {.dim = c.head_dim,
                   .ratio = ratio,
-                  .tail_group = tail_group_,
+                  .tail_group = cache_.tail_group,
                   .tail_layer = source.tail_layer,
                   .norm = layer.pool_norm.get(),
                   .norm_eps = static_cast<float>(c.norm_eps)},
@@ -418,9 +430,9 @@ void V41Model::RunAttention(const StepInput& step, int index) {
   if (config_.IsIndexSource(index)) RunSelection(step, index);
 
   WindowSpec spec = Window(layer, role.ratio > 0);
-  spec.ring = {window_group_, index};
+  spec.ring = {cache_.window_group, index};
   if (role.ratio > 0) {
-    spec.entries = sources_[static_cast<size_t>(role.kv_source)].entries;
+    spec.entries = cache_.sources[static_cast<size_t>(role.kv_source)].entries;
     spec.ratio = role.ratio;
   }
   const bool behind = config_.boundary >= 0 && index >= config_.boundary;
@@ -459,7 +471,7 @@ void V41Model::RunSelection(const StepInput& step, int index) {
                      .ratio = role.ratio,
                      .top_k = c.index_top_k,
                      .rope = {c.compress_rope.data(), c.rope_dim},
-                     .keys = sources_[static_cast<size_t>(role.kv_source)].keys,
+                     .keys = cache_.sources[static_cast<size_t>(role.kv_source)].keys,
                      .candidates = use,
                      .block_size = c.candidate_block_size,
                      .candidate_blocks = c.candidate_blocks},

@@ -39,9 +39,10 @@ class V41Model final : public Model {
  public:
   static Result<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, Backend* backend,
                                              const LoadProgress& progress);
+  static Result<CacheLayout> LayoutOf(const Checkpoint& checkpoint, int kv_element_bytes);
 
   const ModelInfo& info() const override { return info_; }
-  const CacheLayout& cache_layout() const override { return layout_; }
+  const CacheLayout& cache_layout() const override { return cache_.layout; }
   const float* Forward(const StepInput& step) override;
   void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) override;
   TableStats table_stats() const override;
@@ -55,7 +56,17 @@ class V41Model final : public Model {
 
  private:
   V41Model(const Checkpoint& checkpoint, V41Config config, Backend* backend, V41Weights weights);
-  void BuildLayout();
+  struct Source {
+    HistoryRows entries, keys;
+    int tail_layer = 0;
+  };
+  struct CachePlan {
+    CacheLayout layout;
+    // Groups of the layout; -1: the model has none.
+    int window_group = -1, tail_group = -1, ngram_group = -1, draft_group = -1;
+    std::vector<Source> sources;  // [layers], meaningful for layers that own entries
+  };
+  static CachePlan PlanCache(const V41Config& config, int draft_layers);
   void CreateActivations();
   void Reserve(int tokens);
   StreamShape Shape(int tokens) const;
@@ -84,18 +95,11 @@ class V41Model final : public Model {
   SparseOps* ops_;
   V41Config config_;
   ModelInfo info_;
-  CacheLayout layout_;
   V41Weights weights_;
   V41Probe* probe_ = nullptr;
   bool drafting_ = false;
 
-  // Groups of the layout; -1: the model has none.
-  int window_group_ = -1, tail_group_ = -1, ngram_group_ = -1, draft_group_ = -1;
-  struct Source {
-    HistoryRows entries, keys;
-    int tail_layer = 0;
-  };
-  std::vector<Source> sources_;  // [layers], meaningful for layers that own entries
+  CachePlan cache_;
 
   std::vector<std::unique_ptr<Activation>> inputs_;
   Activation* mix_input_ = nullptr;     // flattened streams
