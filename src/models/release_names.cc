@@ -141,6 +141,7 @@ class RenamedFile final : public TensorFile {
   const std::vector<TensorView>& tensors() const override { return views_; }
   void Drop(const TensorView& view) const override { file_->Drop(view); }
   bool Holds(const TensorView& view) const override { return file_->Holds(view); }
+  FilePlace PlaceOf(const std::byte* data) const override { return file_->PlaceOf(data); }
   void Prefetch(const TensorView& view) const override { file_->Prefetch(view); }
   size_t file_bytes() const override { return file_->file_bytes(); }
 
