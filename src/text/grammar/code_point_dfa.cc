@@ -221,7 +221,6 @@ void CodePointDfa::ComputeLengths() {
 }
 
 void CodePointDfa::ComputeOpen() {
-  const uint32_t n = num_states();
   std::vector<uint8_t> plain(num_classes_, 0);
   for (size_t i = 0; i < class_starts_.size(); ++i) {
     const char32_t first = class_starts_[i].first;
@@ -235,21 +234,27 @@ void CodePointDfa::ComputeOpen() {
       }
     }
   }
+  open_ = StaysAlive(plain);
+  full_ = StaysAlive(std::vector<uint8_t>(num_classes_, 1));
+}
+
+std::vector<uint8_t> CodePointDfa::StaysAlive(const std::vector<uint8_t>& classes) const {
+  const uint32_t n = num_states();
   std::vector<std::vector<uint32_t>> from(n);
   for (uint32_t state = 1; state < n; ++state) {
     uint32_t last = n;
     for (uint32_t c = 0; c < num_classes_; ++c) {
       const uint32_t target = NextOfClass(state, c);
-      if (plain[c] != 0 && target != last) from[target].push_back(state);
-      if (plain[c] != 0) last = target;
+      if (classes[c] != 0 && target != last) from[target].push_back(state);
+      if (classes[c] != 0) last = target;
     }
   }
-  open_.assign(n, 0);
+  std::vector<uint8_t> alive(n, 0);
   for (const uint8_t level : {uint8_t{1}, uint8_t{2}}) {
     std::vector<uint8_t> fails(n, 0);
     std::vector<uint32_t> work;
     for (uint32_t state = 0; state < n; ++state) {
-      fails[state] = state == kDead || (level == 2 && (open_[state] == 0 || labels_[state] == 0));
+      fails[state] = state == kDead || (level == 2 && (alive[state] == 0 || labels_[state] == 0));
       if (fails[state] != 0) work.push_back(state);
     }
     while (!work.empty()) {
@@ -263,9 +268,10 @@ void CodePointDfa::ComputeOpen() {
       }
     }
     for (uint32_t state = 1; state < n; ++state) {
-      if (fails[state] == 0) open_[state] = level;
+      if (fails[state] == 0) alive[state] = level;
     }
   }
+  return alive;
 }
 
 void CodePointDfa::ComputeHash() {

@@ -53,6 +53,9 @@ class CodePointDfa {
   bool open(uint32_t state) const { return open_[state] != 0; }
   // The same through accepting states only.
   bool open_accepting(uint32_t state) const { return open_[state] == 2; }
+  // The same for texts of any code points.
+  bool full(uint32_t state) const { return full_[state] != 0; }
+  bool full_accepting(uint32_t state) const { return full_[state] == 2; }
 
   // What stands for itself in a JSON string and in any class that only excludes line ends.
   static bool IsPlain(char32_t cp) {
@@ -92,6 +95,8 @@ class CodePointDfa {
   bool RemoveDead();  // false: the start is dead
   void ComputeLengths();
   void ComputeOpen();
+  // 1 for states that lead on under all `classes` for ever, 2 where only accepting ones are met.
+  std::vector<uint8_t> StaysAlive(const std::vector<uint8_t>& classes) const;
   void ComputeHash();
 
   uint32_t num_classes_ = 1;
@@ -104,6 +109,7 @@ class CodePointDfa {
   std::vector<uint32_t> shortest_;
   std::vector<uint32_t> longest_;
   std::vector<uint8_t> open_;
+  std::vector<uint8_t> full_;
   std::vector<uint8_t> leads_on_;
   uint32_t shortest_max_ = 0;
   uint64_t hash_ = 0;

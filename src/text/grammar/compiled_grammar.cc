@@ -128,6 +128,7 @@ Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::Compile(
   auto program = std::make_unique<GrammarProgram>();
   program->whitespace = options.whitespace;
   program->depth_max = options.depth_max;
+  program->escapes_anywhere = options.numbers == GrammarOptions::Numbers::kAnySpelling;
   program->identity = IdentityOf(source, options);
   WorkBudget budget(options.work_max);
   DI_TRY(CompileInto(source, options, &budget, program.get()));

@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/task_pool.h"
+#include "text/grammar/mask_warmer.h"
 
 namespace deepinfer {
 
@@ -54,7 +55,9 @@ GrammarResult GrammarBuilder::Impl::Compile(const GrammarSource& source, int64_t
                          options.compile_us_max / 1000));
   }
   try {
-    return CompiledGrammar::Compile(source, options.grammar);
+    GrammarResult result = CompiledGrammar::Compile(source, options.grammar);
+    if (result.ok() && options.vocabulary != nullptr) WarmMasks(**result, *options.vocabulary);
+    return result;
   } catch (const std::bad_alloc&) {
     return Exhausted("there is no memory left to compile the grammar");
   } catch (const std::exception& failure) {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "deepinfer/status.h"
 #include "text/grammar/compiled_grammar.h"
+#include "text/grammar/grammar_vocabulary.h"
 
 namespace deepinfer {
 
@@ -38,6 +39,8 @@ class GrammarBuilder {
     size_t cache_bytes_max = size_t{256} << 20;
     int64_t compile_us_max = 10'000'000;  // from submission; past it a waiting source fails
     GrammarOptions grammar = {};
+    // Where given, its slow masks are made together with each grammar.
+    std::shared_ptr<const GrammarVocabulary> vocabulary = nullptr;  // shared with the matchers
   };
   GrammarBuilder(const Options& options, const Clock* clock);
   ~GrammarBuilder();

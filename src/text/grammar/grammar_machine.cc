@@ -7,15 +7,9 @@ namespace deepinfer {
 
 namespace {
 
-constexpr size_t kTopsMax = 512;
-constexpr size_t kSettledMax = 4096;
+constexpr size_t kTopsMax = 256;
+constexpr size_t kSettledMax = 1024;
 constexpr uint16_t kHeightMax = 4096;
-
-uint64_t Mix(uint64_t a, uint64_t b) {
-  const auto product =
-      static_cast<unsigned __int128>(a ^ 0x9E3779B97F4A7C15U) * (b ^ 0xD6E8FEB86659FD93U);
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
 
 }  // namespace
 
@@ -40,6 +34,7 @@ void GrammarMachine::Step(FrameId top, uint8_t byte, size_t begin, std::vector<F
 }
 
 void GrammarMachine::StepOne(FrameId id, uint8_t byte) {
+  ++steps_;
   switch (frames_[id].kind) {
     case Kind::kDone:
       if (program_.whitespace == GrammarOptions::Whitespace::kAny &&
@@ -80,8 +75,7 @@ uint64_t GrammarMachine::CountClass(const GrammarFrame& frame) const {
       if (max != kUnbounded && program_.automata[plan.automaton].shortest_max() > kFar) {
         return frame.count;
       }
-      const uint32_t longest = program_.automata[plan.automaton].longest(frame.state);
-      if (min > 0 && longest != CodePointDfa::kInfinite) return frame.count;
+      if (frame.count < min) return frame.count;                    // some ways on may be too short
       if (max != kUnbounded) max -= std::min<uint64_t>(max, kFar);  // shortest() within it
       break;
     }
@@ -180,6 +174,7 @@ void GrammarMachine::Settle(FrameId id) {
     const FrameId next = work_.back();
     work_.pop_back();
     const uint64_t hash = frames_[next].hash;
+    steps_ += 1 + static_cast<int64_t>(settled_.size() / 32);
     if (std::find(settled_.begin(), settled_.end(), hash) != settled_.end()) continue;
     if (settled_.size() >= kSettledMax) {
       limit_ = "the output can be read in too many ways";

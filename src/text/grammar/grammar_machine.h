@@ -65,9 +65,22 @@ class GrammarMachine {
   const CodePointDfa& AutomatonOf(const GrammarFrame& frame) const;
   // `frame` with another place in its text.
   FrameId MoveText(const GrammarFrame& frame, uint32_t state, uint32_t count);
-  // Every text of plain code points, up to `length` of them, may follow; *length is kFar or more
-  // where there is no limit near.
-  bool IsOpen(const GrammarFrame& frame, uint32_t* length) const;
+  // What may follow inside the text that `frame` reads.
+  struct TextView {
+    enum class Open : uint8_t {
+      kNone,   // depends on the characters
+      kPlain,  // every text of plain characters
+      kFull,   // every text
+    } open = Open::kNone;
+    bool may_end = false;        // after each of those texts, and now
+    uint32_t room = kUnbounded;  // characters that fit; kUnbounded also where it ends elsewhere
+    // For strings: states with equal keys let the same tokens through that leave the string open,
+    // as long as those have at most `common` characters. 0: no such key.
+    uint64_t inside_key = 0;
+  };
+  TextView ViewText(const GrammarFrame& frame, uint32_t common) const;
+  // Appends the tops after the end of the text, whose closing quote was just read.
+  void EndText(const GrammarFrame& frame, std::vector<FrameId>* out);
 
   struct Mark {
     size_t frames = 0;
@@ -78,6 +91,9 @@ class GrammarMachine {
   void Release(const Mark& mark);
   // Keeps only what `tops` (changed to the new ids) need.
   void Compact(std::span<FrameId* const> tops);
+  // Steps taken since the beginning: what bounds the time of a mask.
+  int64_t steps() const { return steps_; }
+  void ReachLimit(const char* why) { limit_ = why; }
   // Why paths were dropped that the grammar allows, or nullptr.
   const char* limit_reached() const { return limit_; }
 
@@ -114,7 +130,15 @@ class GrammarMachine {
 
   void TakeCodePoint(const GrammarFrame& frame, char32_t cp);
   bool AnyCodePoint(const GrammarFrame& frame, char32_t first, char32_t last) const;
+  void ViewString(const GrammarFrame& frame, uint32_t common, TextView* view) const;
+  static uint64_t Mix(uint64_t a, uint64_t b) {
+    const auto product =
+        static_cast<unsigned __int128>(a ^ 0x9E3779B97F4A7C15U) * (b ^ 0xD6E8FEB86659FD93U);
+    return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+  }
+  bool FreeEscapes(const GrammarFrame& frame) const;
   bool KeyLive(const GrammarFrame& object, uint32_t state) const;
+  bool OtherKeyFits(const GrammarFrame& object) const;
   bool KeyCanStart(FrameId object) const;
   bool CanClose(const GrammarFrame& object) const;
   bool ItemCanStart(const GrammarFrame& array) const;
@@ -131,6 +155,7 @@ class GrammarMachine {
   std::vector<FrameId> work_;
   std::vector<uint64_t> settled_;
   bool settling_ = false;
+  int64_t steps_ = 0;
   const char* limit_ = nullptr;
 };
 

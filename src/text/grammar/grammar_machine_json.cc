@@ -18,6 +18,8 @@ enum Phase : uint8_t {
   kNext,   // after a comma
 };
 
+constexpr uint32_t kNumberMax = 10'000;
+
 constexpr uint16_t kNoSpace = UINT16_MAX;
 constexpr uint16_t kOneSpace = 1;
 constexpr uint16_t kLineBreak = 2;  // and this many less 2 spaces of indentation
@@ -128,7 +130,11 @@ void GrammarMachine::StartNumber(uint32_t plan, FrameId parent, uint8_t byte) {
 void GrammarMachine::StepNumber(FrameId id, uint8_t byte) {
   const GrammarFrame frame = frames_[id];
   const NumberPlan& plan = program_.numbers[frame.plan];
-  if (NumberMayEnd(id)) {
+  const bool judged = plan.rule.kind() == NumberRule::Kind::kJudged;
+  // What can only go on inside the number is not judged: that would take its length each time.
+  const bool inside = judged && frame.parent != kDone && frames_[frame.parent].depth > 0 &&
+                      (byte == '.' || byte == 'e' || byte == 'E' || (byte >= '0' && byte <= '9'));
+  if (!inside && NumberMayEnd(id)) {
     // The number may have ended before this byte.
     std::vector<FrameId>* const out = out_;
     const size_t begin = out_begin_;
@@ -151,13 +157,16 @@ void GrammarMachine::StepNumber(FrameId id, uint8_t byte) {
     return;
   }
   NumberState state = StateOf(frame);
-  const bool judged = plan.rule.kind() == NumberRule::Kind::kJudged;
   if (judged) state = {frame.phase, false, 0, 0};
   if (!plan.rule.Step(static_cast<char>(byte), &state)) return;
   next.phase = state.phase;
   if (judged) {
     next.value = id;  // the byte before this one
     next.aux = byte;
+    if (++next.count > kNumberMax) {
+      limit_ = "a number has more than 10000 characters";
+      return;
+    }
   } else if (plan.rule.kind() == NumberRule::Kind::kScaled) {
     next.state = state.negative ? 1 : 0;
     next.aux = state.fraction_digits;
@@ -232,6 +241,9 @@ void GrammarMachine::EndKey(const GrammarFrame& key) {
   const ObjectPlan::KeyLabel& label =
       plan.labels[program_.automata[plan.automaton].label(key.state) - 1];
   GrammarFrame object = frames_[key.parent];
+  const bool required = label.tracked != ObjectPlan::kUntracked &&
+                        (plan.required[label.tracked / 64] >> (label.tracked % 64) & 1) != 0;
+  if (!required && !OtherKeyFits(object)) return;  // the room is for required ones
   if (label.tracked != ObjectPlan::kUntracked) {
     const uint32_t word = label.tracked / 64;
     const uint64_t bit = uint64_t{1} << (label.tracked % 64);

@@ -18,6 +18,8 @@ enum Phase : uint8_t {
   kLowHex,  // value: high surrogate << 16 | digits so far; aux: how many
 };
 
+constexpr char32_t kControlMax = 0x1F;  // characters that JSON must escape, as " and backslash
+
 int HexDigit(uint8_t c) {
   if (c >= '0' && c <= '9') return c - '0';
   const int low = c | 0x20;
@@ -81,39 +83,70 @@ FrameId GrammarMachine::MoveText(const GrammarFrame& frame, uint32_t state, uint
   return Add(next);
 }
 
-bool GrammarMachine::IsOpen(const GrammarFrame& frame, uint32_t* length) const {
-  if (frame.phase != kPlain) return false;
-  *length = kUnbounded;
-  switch (frame.kind) {
-    case Kind::kRule:
-      return AutomatonOf(frame).open(frame.state);
-    case Kind::kKey: {
-      const ObjectPlan& plan = program_.objects[frame.plan];
-      if (!plan.always_other || !AutomatonOf(frame).open(frame.state)) return false;
-      // Another key must still be allowed: the state that only leads to others tells.
-      const GrammarFrame& object = frames_[frame.parent];
-      if (plan.properties_max == kUnbounded) return true;
-      uint32_t missing = 0;
-      const std::span<const uint64_t> seen = Seen(object);
-      for (uint32_t w = 0; w < plan.words; ++w) {
-        missing += static_cast<uint32_t>(__builtin_popcountll(plan.required[w] & ~seen[w]));
-      }
-      return plan.properties_max - object.count > missing;
-    }
-    case Kind::kString: {
-      const StringPlan& plan = program_.strings[frame.plan];
-      const CodePointDfa& automaton = AutomatonOf(frame);
-      if (!automaton.open(frame.state)) return false;
-      if (plan.length_max == kUnbounded) return true;
-      if (automaton.open_accepting(frame.state)) {
-        *length = plan.length_max - frame.count;
-        return true;
-      }
-      return uint64_t{frame.count} + kFar + automaton.shortest_max() <= plan.length_max;
-    }
-    default:
-      return false;
+// A key that the schema does not name may be added.
+bool GrammarMachine::OtherKeyFits(const GrammarFrame& object) const {
+  const ObjectPlan& plan = program_.objects[object.plan];
+  if (plan.properties_max == kUnbounded) return true;
+  uint32_t missing = 0;
+  const std::span<const uint64_t> seen = Seen(object);
+  for (uint32_t w = 0; w < plan.words; ++w) {
+    missing += static_cast<uint32_t>(__builtin_popcountll(plan.required[w] & ~seen[w]));
   }
+  return uint64_t{object.count} + missing < plan.properties_max;
+}
+
+GrammarMachine::TextView GrammarMachine::ViewText(const GrammarFrame& frame,
+                                                  uint32_t common) const {
+  using Open = TextView::Open;
+  TextView view;
+  if (frame.phase != kPlain) return view;
+  if (frame.kind == Kind::kRule) {
+    if (AutomatonOf(frame).open(frame.state)) view.open = Open::kPlain;
+  } else if (frame.kind == Kind::kKey) {
+    const CodePointDfa& automaton = AutomatonOf(frame);
+    if (program_.objects[frame.plan].always_other && OtherKeyFits(frames_[frame.parent])) {
+      view.open = automaton.full(frame.state)   ? Open::kFull
+                  : automaton.open(frame.state) ? Open::kPlain
+                                                : Open::kNone;
+    }
+  } else if (frame.kind == Kind::kString) {
+    ViewString(frame, common, &view);
+  }
+  return view;
+}
+
+void GrammarMachine::ViewString(const GrammarFrame& frame, uint32_t common, TextView* view) const {
+  using Open = TextView::Open;
+  const StringPlan& plan = program_.strings[frame.plan];
+  const CodePointDfa& automaton = AutomatonOf(frame);
+  if (plan.length_max != kUnbounded) view->room = plan.length_max - frame.count;
+  const bool far = uint64_t{view->room} >= uint64_t{kFar} + automaton.shortest_max();
+  if (automaton.full(frame.state) && (far || automaton.full_accepting(frame.state))) {
+    view->open = Open::kFull;
+    view->may_end = automaton.full_accepting(frame.state) && frame.count >= plan.length_min;
+    return;
+  }
+  if (automaton.open(frame.state) && (far || automaton.open_accepting(frame.state))) {
+    view->open = Open::kPlain;
+  }
+  // Equal: the automaton, its state, and both limits where they are near enough to matter.
+  const bool roomy = uint64_t{view->room} >= uint64_t{common} + automaton.shortest_max();
+  uint64_t key = Mix(automaton.hash(), frame.state);
+  key = Mix(key, roomy ? kUnbounded : view->room);
+  key = Mix(key, frame.count < plan.length_min ? plan.length_min - frame.count : 0);
+  view->inside_key = Mix(key, program_.escapes_anywhere ? 3 : 5) | 1;
+}
+
+void GrammarMachine::EndText(const GrammarFrame& frame, std::vector<FrameId>* out) {
+  out_ = out;
+  out_begin_ = out->size();
+  settled_.clear();
+  Settle(frame.parent);
+}
+
+// Where the characters are given, one spelling of each will do: it leaves less to choose.
+bool GrammarMachine::FreeEscapes(const GrammarFrame& frame) const {
+  return program_.escapes_anywhere || AutomatonOf(frame).full(frame.state);
 }
 
 void GrammarMachine::TakeCodePoint(const GrammarFrame& frame, char32_t cp) {
@@ -169,7 +202,11 @@ void GrammarMachine::StepString(FrameId id, uint8_t byte) {
     case kPlain:
       if (byte == '"') return EndString(id);
       if (byte == '\\') {
-        if (!AnyCodePoint(frame, 0, kCodePointMax)) return;
+        const bool some = FreeEscapes(frame) ? AnyCodePoint(frame, 0, kCodePointMax)
+                                             : AnyCodePoint(frame, 0, kControlMax) ||
+                                                   AnyCodePoint(frame, '"', '"') ||
+                                                   AnyCodePoint(frame, '\\', '\\');
+        if (!some) return;
         GrammarFrame next = frame;
         next.phase = kEscape;
         return Emit(next);
@@ -190,11 +227,11 @@ void GrammarMachine::StepEscape(FrameId id, uint8_t byte) {
   const GrammarFrame frame = frames_[id];
   constexpr char kShort[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
   for (size_t i = 0; i + 1 < sizeof(kShort); i += 2) {
-    if (static_cast<char>(byte) == kShort[i]) {
+    if (static_cast<char>(byte) == kShort[i] && (byte != '/' || FreeEscapes(frame))) {
       return TakeCodePoint(frame, static_cast<char32_t>(kShort[i + 1]));
     }
   }
-  if (byte != 'u') return;
+  if (byte != 'u' || (!FreeEscapes(frame) && !AnyCodePoint(frame, 0, kControlMax))) return;
   GrammarFrame next = frame;
   next.phase = kHex;
   Emit(next);
@@ -218,6 +255,7 @@ void GrammarMachine::StepHex(FrameId id, uint8_t byte) {
   next.aux = static_cast<uint16_t>(frame.aux + 1);
   next.value = low ? high << 16 | unit : unit;
   const unsigned left = 4U - next.aux;
+  if (!FreeEscapes(frame) && (unit << (4 * left)) > kControlMax) return;
   auto first = static_cast<char32_t>(unit << (4 * left));
   auto last = static_cast<char32_t>(((unit + 1) << (4 * left)) - 1);
   if (low) {
@@ -239,6 +277,7 @@ void GrammarMachine::StepHex(FrameId id, uint8_t byte) {
     }
     return TakeCodePoint(frame, first);
   }
+  if (!FreeEscapes(frame)) last = std::min(last, kControlMax);
   bool live = AnyCodePoint(frame, first, last);
   if (!low && !live && first <= 0xDBFF && last >= 0xD800) {
     const char32_t from = std::max<char32_t>(first, 0xD800) - 0xD800;

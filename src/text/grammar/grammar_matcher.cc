@@ -14,8 +14,9 @@ namespace deepinfer {
 
 namespace {
 
-constexpr size_t kGarbageMax = 16384;  // frames beyond twice the live ones
-constexpr size_t kCachedCost = 128;    // trie nodes: a cheaper mask is made anew
+constexpr size_t kGarbageMax = 16384;      // frames beyond twice the live ones
+constexpr int64_t kMaskSteps = 4'000'000;  // some hundred milliseconds: far beyond any honest mask
+constexpr size_t kCachedCost = 64;        // trie nodes: a cheaper mask is made anew
 
 }  // namespace
 
@@ -31,7 +32,8 @@ struct GrammarMatcher::Impl {
         vocabulary(std::move(tokens)),
         rollback_max(static_cast<size_t>(std::max(back, 0))),
         machine(grammar->program()),
-        walker(&machine, vocabulary == nullptr ? nullptr : &vocabulary->trie()) {
+        walker(&machine, vocabulary == nullptr ? nullptr : &vocabulary->trie(),
+               vocabulary == nullptr ? nullptr : &vocabulary->cache()) {
     machine.Start(&tops);
   }
 
@@ -73,6 +75,7 @@ struct GrammarMatcher::Impl {
                        [&](FrameId top) { return machine.CanFinish(top); });
   }
 
+  bool OutOfSteps() const { return machine.limit_reached() == MaskWalker::kOutOfSteps; }
   bool MaskOf(std::span<uint64_t> mask);
   void MaskOfTop(FrameId top, std::span<uint64_t> mask);
 
@@ -96,7 +99,7 @@ void GrammarMatcher::Impl::MaskOfTop(FrameId top, std::span<uint64_t> mask) {
     return;
   }
   if (tops.size() == 1) {
-    if (walker.AddMask(top, mask) < kCachedCost) return;
+    if (walker.AddMask(top, mask) < kCachedCost || OutOfSteps()) return;
     vocabulary->cache().Insert(
         key, std::make_shared<const std::vector<uint64_t>>(
                  mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(words)));
@@ -105,13 +108,18 @@ void GrammarMatcher::Impl::MaskOfTop(FrameId top, std::span<uint64_t> mask) {
   auto own = std::make_shared<std::vector<uint64_t>>(words, 0);
   const size_t cost = walker.AddMask(top, *own);
   for (size_t i = 0; i < words; ++i) mask[i] |= (*own)[i];
-  if (cost >= kCachedCost) vocabulary->cache().Insert(key, std::move(own));
+  if (cost >= kCachedCost && !OutOfSteps()) vocabulary->cache().Insert(key, std::move(own));
 }
 
 bool GrammarMatcher::Impl::MaskOf(std::span<uint64_t> mask) {
   std::fill(mask.begin(), mask.end(), uint64_t{0});
   if (terminated) return false;
+  walker.GrantSteps(kMaskSteps);
   for (const FrameId top : tops) MaskOfTop(top, mask);
+  if (OutOfSteps()) {
+    std::fill(mask.begin(), mask.end(), uint64_t{0});
+    return false;
+  }
   if (Complete()) {
     for (const TokenId id : vocabulary->stop_ids()) {
       mask[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64);

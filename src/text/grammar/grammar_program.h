@@ -78,6 +78,9 @@ struct GrammarCallee {
 struct GrammarProgram {
   GrammarOptions::Whitespace whitespace = GrammarOptions::Whitespace::kBounded;
   int depth_max = 128;
+  // Characters that need no escape may have one also in texts that are tied down (names, choices,
+  // patterns); free texts always may.
+  bool escapes_anywhere = false;
   uint64_t identity = 0;  // of the source and the options
   std::vector<CodePointDfa> automata;
   std::vector<StringPlan> strings;

@@ -29,6 +29,7 @@ struct GrammarOptions {
   enum class Whitespace { kCompact, kBounded, kAny } whitespace = Whitespace::kBounded;
   // Numbers under constraints: plain digits only, which never leads into a dead end, or every
   // spelling that JSON has, judged where the number ends (for checking, not for generation).
+  // Likewise escapes of characters that need none: only in free texts, or everywhere.
   enum class Numbers { kPlain, kAnySpelling } numbers = Numbers::kPlain;
   // `format` always binds, or only where the schema's dialect ($schema) says so: not in 2019-09
   // and 2020-12, which make it a remark.

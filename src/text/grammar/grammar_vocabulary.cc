@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "text/added_tokens.h"
 #include "text/grammar/mask_cache.h"
 #include "text/grammar/token_trie.h"
 #include "text/tokenizer.h"
@@ -17,6 +18,18 @@ Result<std::shared_ptr<const GrammarVocabulary>> GrammarVocabulary::Create(
   std::vector<std::string> bytes(static_cast<size_t>(tokenizer.vocab_size()));
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     if (!tokenizer.IsSpecial(id)) bytes[static_cast<size_t>(id)] = tokenizer.Bytes(id);
+  }
+  for (const AddedToken& added : tokenizer.spec().added) {
+    if (IsControlToken(added) && added.id >= 0 && added.id < tokenizer.vocab_size()) {
+      bytes[static_cast<size_t>(added.id)].clear();
+    }
+  }
+  for (const TokenId id : options.text_ids) {
+    if (id < 0 || id >= tokenizer.vocab_size()) {
+      return Invalid(
+          Format("token {} is outside the vocabulary 0..{}", id, tokenizer.vocab_size() - 1));
+    }
+    bytes[static_cast<size_t>(id)] = tokenizer.Bytes(id);
   }
   return Create(bytes, options);
 }

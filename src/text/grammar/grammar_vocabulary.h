@@ -23,10 +23,13 @@ class GrammarVocabulary {
  public:
   struct Options {
     std::vector<TokenId> stop_ids;  // end the output; allowed where it is complete
+    // Control tokens that grammars may spell nevertheless (the marks of tool calls).
+    std::vector<TokenId> text_ids;
     size_t mask_cache_bytes_max = size_t{256} << 20;
     int mask_width = 0;  // ids of the model's logits; 0: the tokenizer's vocabulary
   };
-  // Special tokens other than stop_ids are never allowed. Errors name an id out of range.
+  // Control tokens (special, or markup such as <think>) that are in neither list are never allowed.
+  // Errors name an id out of range.
   static Result<std::shared_ptr<const GrammarVocabulary>> Create(const Tokenizer& tokenizer,
                                                                  const Options& options);
   // The same from bare bytes: an empty string is a token that is never allowed.

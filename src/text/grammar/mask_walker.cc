@@ -1,31 +1,71 @@
 #include "text/grammar/mask_walker.h"
 
+#include <algorithm>
+#include <memory>
+
 namespace deepinfer {
+
+namespace {
+
+constexpr uint64_t kInsideKeys = 0x1D2A;  // apart from the identities of programs
+
+}  // namespace
+
+const char* const MaskWalker::kOutOfSteps = "finding the tokens that may follow takes too long";
 
 size_t MaskWalker::AddMask(FrameId top, std::span<uint64_t> mask) {
   const GrammarMachine::Mark before = machine_->mark();
-  using Kind = GrammarFrame::Kind;
-  text_ = machine_->frame(top);
+  const GrammarFrame text = machine_->frame(top);
   levels_.resize(TokenTrie::kTokenBytesMax + 1);
   tops_.assign(1, top);
   Level& start = levels_[0];
-  start = {0, 1, before, false, text_.state, text_.count};
-  // Light only where a code point inside the text cannot end it as well.
-  const bool alone = text_.kind == Kind::kString || text_.kind == Kind::kKey ||
-                     (text_.kind == Kind::kRule && text_.parent == GrammarMachine::kDone &&
-                      !machine_->AutomatonOf(text_).has_calls());
-  start.light = alone && text_.phase == 0;
-  uint32_t length = 0;
-  size_t cost = 0;
-  if (machine_->IsOpen(text_, &length)) {
-    std::vector<uint64_t> plain(trie_->mask_words());
-    trie_->CopyPlain(length, plain.data());
-    for (size_t i = 0; i < plain.size(); ++i) mask[i] |= plain[i];
-    cost = Walk(trie_->rest(), mask);
-  } else {
-    cost = Walk(trie_->all(), mask);
-  }
+  start = {0, 1, before, false, top, 0, 0};
+  MakeLight(&start);
+  const size_t cost = AddText(text, mask);
   machine_->Release(before);
+  return cost;
+}
+
+size_t MaskWalker::AddText(const GrammarFrame& text, std::span<uint64_t> mask) {
+  using Open = GrammarMachine::TextView::Open;
+  const GrammarMachine::TextView view = machine_->ViewText(text, TokenTrie::kCommonLength);
+  if (view.open == Open::kFull) {
+    trie_->AddInside(view.room, mask);
+    if (!view.may_end || view.room < trie_->before_quote_max()) {
+      return Walk(trie_->closing(), mask);
+    }
+    // Whatever stands before the quote, what follows it is the same.
+    trie_->AddEnds(mask);
+    tops_.clear();
+    machine_->EndText(text, &tops_);
+    levels_[0] = {0, tops_.size(), machine_->mark(), false, 0, 0, 0};
+    return Walk(trie_->after_quote(), mask);
+  }
+  if (view.inside_key != 0) {
+    return AddInside(view, mask) + Walk(trie_->inside_long(), mask) + Walk(trie_->closing(), mask);
+  }
+  if (view.open == Open::kNone) return Walk(trie_->all(), mask);
+  trie_->AddPlain(view.room, mask);
+  return Walk(trie_->not_plain(), mask);
+}
+
+// The common tokens that leave a string open do not depend on what surrounds it.
+size_t MaskWalker::AddInside(const GrammarMachine::TextView& view, std::span<uint64_t> mask) {
+  const Hash128 key{view.inside_key, kInsideKeys};
+  MaskCache::Mask known = cache_->Find(key);
+  size_t cost = 0;
+  if (known == nullptr) {
+    auto made = std::make_shared<std::vector<uint64_t>>(trie_->mask_words(), 0);
+    if (view.open == GrammarMachine::TextView::Open::kPlain) {
+      trie_->AddPlain(std::min(view.room, TokenTrie::kCommonLength), *made);
+      cost = Walk(trie_->inside_not_plain(), *made);
+    } else {
+      cost = Walk(trie_->inside(), *made);
+    }
+    known = std::move(made);
+    if (machine_->steps() <= steps_max_) cache_->Insert(key, known);
+  }
+  for (size_t i = 0; i < known->size(); ++i) mask[i] |= (*known)[i];
   return cost;
 }
 
@@ -34,6 +74,10 @@ size_t MaskWalker::Walk(const TokenTrie::Tree& tree, std::span<uint64_t> mask) {
   for (size_t n = 0; n < tree.size(); ++cost) {
     const TokenTrie::Node& node = tree.nodes[n];
     Level& level = levels_[node.depth];
+    if (machine_->steps() > steps_max_) {
+      machine_->ReachLimit(kOutOfSteps);
+      break;
+    }
     if (!Advance(levels_[node.depth - 1], node.byte, &level)) {
       n = node.subtree_end;
       continue;
@@ -47,27 +91,46 @@ size_t MaskWalker::Walk(const TokenTrie::Tree& tree, std::span<uint64_t> mask) {
   return cost;
 }
 
-bool MaskWalker::StaysLight(uint8_t byte) const {
+// Light only where a code point inside the text cannot end it as well.
+void MaskWalker::MakeLight(Level* level) const {
+  level->light = false;
+  if (level->end - level->begin != 1) return;
+  using Kind = GrammarFrame::Kind;
+  const GrammarFrame& text = machine_->frame(tops_[level->begin]);
+  const bool alone = text.kind == Kind::kString || text.kind == Kind::kKey ||
+                     (text.kind == Kind::kRule && text.parent == GrammarMachine::kDone &&
+                      !machine_->AutomatonOf(text).has_calls());
+  if (!alone || text.phase != 0) return;
+  level->light = true;
+  level->base = tops_[level->begin];
+  level->state = text.state;
+  level->count = text.count;
+}
+
+bool MaskWalker::StaysLight(const GrammarFrame& text, uint8_t byte) {
   if (byte >= 0x80) return false;
-  return text_.kind == GrammarFrame::Kind::kRule || (byte >= 0x20 && byte != '"' && byte != '\\');
+  return text.kind == GrammarFrame::Kind::kRule || (byte >= 0x20 && byte != '"' && byte != '\\');
 }
 
 bool MaskWalker::Advance(const Level& from, uint8_t byte, Level* to) {
-  if (from.light && StaysLight(byte)) {
+  if (from.light && StaysLight(machine_->frame(from.base), byte)) {
     to->state = from.state;
     to->count = from.count;
-    if (!machine_->AdvanceText(text_, byte, &to->state, &to->count)) return false;
+    if (!machine_->AdvanceText(machine_->frame(from.base), byte, &to->state, &to->count)) {
+      return false;
+    }
     to->light = true;
+    to->base = from.base;
     to->mark = from.mark;
     to->begin = to->end = from.end;
     return true;
   }
   machine_->Release(from.mark);
   tops_.resize(from.end);
-  to->light = false;
   to->begin = from.end;
   if (from.light) {
-    const FrameId moved = machine_->MoveText(text_, from.state, from.count);
+    const GrammarFrame text = machine_->frame(from.base);
+    const FrameId moved = machine_->MoveText(text, from.state, from.count);
     machine_->Step(moved, byte, to->begin, &tops_);
   } else {
     for (size_t i = from.begin; i < from.end; ++i) {
@@ -76,6 +139,7 @@ bool MaskWalker::Advance(const Level& from, uint8_t byte, Level* to) {
   }
   to->end = tops_.size();
   to->mark = machine_->mark();
+  MakeLight(to);
   return to->end > to->begin;
 }
 

@@ -6,39 +6,51 @@
 #include <vector>
 
 #include "text/grammar/grammar_machine.h"
+#include "text/grammar/mask_cache.h"
 #include "text/grammar/token_trie.h"
 
 namespace deepinfer {
 
 class MaskWalker {
  public:
-  MaskWalker(GrammarMachine* machine, const TokenTrie* trie) : machine_(machine), trie_(trie) {}
+  static const char* const kOutOfSteps;
 
+  MaskWalker(GrammarMachine* machine, const TokenTrie* trie, MaskCache* cache)
+      : machine_(machine), trie_(trie), cache_(cache) {}
+
+  // Masks made from here on may take `steps` of the machine together.
+  void GrantSteps(int64_t steps) { steps_max_ = machine_->steps() + steps; }
   // Adds to `mask` (trie's mask_words()) the tokens that may follow `top` alone. Returns the trie
-  // nodes looked at: what it cost.
+  // nodes looked at: what it cost. Out of steps it ends early, which
+  // the machine's limit_reached() tells.
   size_t AddMask(FrameId top, std::span<uint64_t> mask);
 
  private:
-  // The set of stacks after the bytes on the way to a node; or, while only one text is read and
-  // its escapes and end are not touched, the place in that text.
+  // The set of stacks after the bytes on the way to a node; or, where that is one stack inside a
+  // text, light: the stack `base` with another place in its text, for which no frame is made.
   struct Level {
     size_t begin = 0;  // in tops_
     size_t end = 0;
     GrammarMachine::Mark mark;  // of the machine after these stacks were made
     bool light = false;
+    FrameId base = 0;
     uint32_t state = 0;
     uint32_t count = 0;
   };
 
+  size_t AddText(const GrammarFrame& text, std::span<uint64_t> mask);
+  size_t AddInside(const GrammarMachine::TextView& view, std::span<uint64_t> mask);
   size_t Walk(const TokenTrie::Tree& tree, std::span<uint64_t> mask);
   bool Advance(const Level& from, uint8_t byte, Level* to);
-  bool StaysLight(uint8_t byte) const;
+  void MakeLight(Level* level) const;
+  static bool StaysLight(const GrammarFrame& text, uint8_t byte);
 
   GrammarMachine* machine_;
   const TokenTrie* trie_;
+  MaskCache* cache_;
   std::vector<Level> levels_;
   std::vector<FrameId> tops_;
-  GrammarFrame text_;  // of light levels
+  int64_t steps_max_ = 0;
 };
 
 }  // namespace deepinfer
