@@ -38,6 +38,13 @@ void AddServeFlags(CommandLine* line, ServerConfig* config) {
             "Jinja file that replaces the checkpoint's chat template");
   line->AddSwitch("--trust-user-special-tokens", &config->trust_user_special_tokens,
                   "special tokens in a user's text count as such");
+  line->AddSwitch("--strict-api", &config->strict_api, "refuse request fields that are not known");
+  line->Add("--max-stored-responses", &config->max_stored_responses,
+            "responses that can be read and continued; 0: none");
+  line->AddBytes("--max-stored-response-bytes", &config->max_stored_response_bytes,
+                 "memory of stored responses");
+  line->Add("--stored-response-ttl-s", &config->stored_response_ttl_s,
+            "seconds for which a response is kept");
   line->Add("--stream-interval", &config->stream_interval,
             "tokens of a stream's chunk; the first and the last come at once");
   line->Add("--request-timeout-ms", &config->request_timeout_ms,
@@ -101,6 +108,9 @@ Status CheckServeFlags(const ServerConfig& c) {
       {"--max-stream-buffer-bytes", c.max_stream_buffer_bytes, 1024, kBig},
       {"--prep-threads", c.prep_threads, 0, 256},
       {"--max-num-queued-preps", c.max_num_queued_preps, 1, 1'000'000},
+      {"--max-stored-responses", c.max_stored_responses, 0, 10'000'000},
+      {"--max-stored-response-bytes", c.max_stored_response_bytes, 1024, kBig},
+      {"--stored-response-ttl-s", c.stored_response_ttl_s, 1, 365 * 86'400},
   };
   for (const IntRange& range : ranges) {
     if (range.value >= range.min && range.value <= range.max) continue;

@@ -27,6 +27,13 @@ struct ServerConfig {
   // Special tokens spelt out in a user's text count as such, as in Hugging Face. Otherwise only
   // those that the chat template writes do, so that nobody can forge a turn.
   bool trust_user_special_tokens = false;
+  // Refuses request fields that no dialect knows, instead of a warning in the answer.
+  bool strict_api = false;
+
+  // Responses of /v1/responses that can be read, continued and cancelled; the oldest go first.
+  int64_t max_stored_responses = 4'096;  // 0: none are kept
+  int64_t max_stored_response_bytes = 256 << 20;
+  int64_t stored_response_ttl_s = 86'400;
 
   // Tokens that a stream gathers before it sends a chunk; the first and the last come at once.
   int stream_interval = 1;

@@ -21,15 +21,22 @@ enum TinyToken : TokenId {
   kTinyVocab = 265,  // three more words that the merges need
 };
 
+// kPlain knows no tools; the others write tools and calls as the family of that name does. With
+// `thinking` true they open the reasoning.
+enum class TinyTemplate { kPlain, kHermes, kLlama };
+
 struct TinyText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;
+  const PromptProfile* prompt_profile = nullptr;  // in place of the template
 
   DialectContext Context() const {
     DialectContext context;
     context.names = {"tiny", "alias"};
     context.tokenizer = tokenizer.get();
     context.chat_template = chat_template.get();
+    context.prompt_profile = prompt_profile;
+    context.output = ProbeOutputStyle(tokenizer.get(), chat_template.get(), prompt_profile);
     context.vocab = kTinyVocab;
     context.max_model_len = 100;
     context.created_s = 1700000000;
@@ -57,7 +64,26 @@ inline std::string ByteCharacter(int byte) {
   return out;
 }
 
-inline TinyText MakeTinyText() {
+inline std::string TinyTemplateSource(TinyTemplate kind) {
+  if (kind == TinyTemplate::kPlain) {
+    return "{{ bos_token }}{% for m in messages %}<|start|>{{ m.role[0] }}:{{ m.content }}<|end|>"
+           "{% endfor %}{% if add_generation_prompt %}<|start|>a:{% endif %}"
+           "{% if note is defined %}{{ note }}{% endif %}";
+  }
+  const bool hermes = kind == TinyTemplate::kHermes;
+  const std::string arguments = hermes ? "arguments" : "parameters";
+  return "{{ bos_token }}{% if tools %}<|start|>s:{% for t in tools %}{{ t | tojson }}\n{% endfor "
+         "%}"
+         "<|end|>{% endif %}{% for m in messages %}<|start|>{{ m.role[0] }}:"
+         "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+         "{{ m.content or '' }}{% for c in m.tool_calls or [] %}" +
+         std::string(hermes ? "<tool_call>\n" : "") + "{\"name\": \"{{ c.function.name }}\", \"" +
+         arguments + "\": {{ c.function.arguments | tojson }}}" + (hermes ? "\n</tool_call>" : "") +
+         "{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>a:"
+         "{% if thinking %}<think>\n{% endif %}{% endif %}";
+}
+
+inline TinyText MakeTinyText(TinyTemplate kind = TinyTemplate::kPlain) {
   TokenizerSpec spec;
   for (int byte = 0; byte < 256; ++byte) spec.vocab.push_back(ByteCharacter(byte));
   const auto text = [](std::string_view bytes) {
@@ -90,12 +116,10 @@ inline TinyText MakeTinyText() {
   spec.prefix_ids = {kBos};
   Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(std::move(spec));
   DI_CHECK(tokenizer.ok(), "{}", tokenizer.status().message());
-  Result<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Compile(
-      "{{ bos_token }}{% for m in messages %}<|start|>{{ m.role[0] }}:{{ m.content }}<|end|>"
-      "{% endfor %}{% if add_generation_prompt %}<|start|>a:{% endif %}"
-      "{% if note is defined %}{{ note }}{% endif %}");
+  Result<std::unique_ptr<ChatTemplate>> chat_template =
+      ChatTemplate::Compile(TinyTemplateSource(kind));
   DI_CHECK(chat_template.ok(), "{}", chat_template.status().message());
-  return {*std::move(tokenizer), *std::move(chat_template)};
+  return {*std::move(tokenizer), *std::move(chat_template), nullptr};
 }
 
 }  // namespace deepinfer

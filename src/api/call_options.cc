@@ -147,13 +147,16 @@ Status ReadCaching(const Json& body, CallOptions* options) {
 }
 
 // Fields that ask for something which this server does not do, but whose answer is right without.
-void WarnOfNoEffect(const Json& body, std::vector<std::string>* warnings) {
+void WarnOfNoEffect(const Json& body, std::span<const std::string_view> known,
+                    std::vector<std::string>* warnings) {
+  const bool keeps = std::find(known.begin(), known.end(), "store") != known.end();
   const Json* store = FindField(body, "store");
-  if (store != nullptr && !(store->is_bool() && !*store->AsBool())) {
+  if (!keeps && store != nullptr && !(store->is_bool() && !*store->AsBool())) {
     warnings->push_back("\"store\" has no effect: answers are not kept");
   }
   const Json* tier = FindField(body, "service_tier");
-  if (tier != nullptr && tier->string() != "auto" && tier->string() != "default") {
+  if (tier != nullptr && tier->string() != "auto" && tier->string() != "default" &&
+      tier->string() != "standard_only") {
     warnings->push_back("\"service_tier\" has no effect: use \"priority\"");
   }
   if (FindField(body, "prompt_cache_retention") != nullptr) {
@@ -184,7 +187,10 @@ Result<CallOptions> ReadCallOptions(const Json& body, const DialectContext& cont
   std::vector<std::string_view> fields(std::begin(kCommonFields), std::end(kCommonFields));
   fields.insert(fields.end(), known.begin(), known.end());
   options.warnings = UnknownFieldWarnings(body, fields);
-  WarnOfNoEffect(body, &options.warnings);
+  if (context.unknown_fields == DialectContext::UnknownFields::kRefuse) {
+    DI_TRY(RefuseUnknownFields(body, fields));
+  }
+  WarnOfNoEffect(body, known, &options.warnings);
   if (options.warnings.size() > kWarningsMax) options.warnings.resize(kWarningsMax);
   return options;
 }
@@ -231,11 +237,11 @@ Result<Request> MakeRequest(std::vector<TokenId> prompt, const SamplingParams& s
   return request;
 }
 
-std::string ResponseId(std::string_view prefix, const std::string& request_id) {
-  if (!request_id.empty()) return Format("{}-{}", prefix, request_id);
+std::string ResponseId(std::string_view prefix, const std::string& request_id, char separator) {
+  if (!request_id.empty()) return Format("{}{}{}", prefix, separator, request_id);
   std::random_device random;
   const auto word = [&] { return static_cast<uint32_t>(random()); };
-  return Format("{}-{:08x}{:08x}{:08x}{:08x}", prefix, word(), word(), word(), word());
+  return Format("{}{}{:08x}{:08x}{:08x}{:08x}", prefix, separator, word(), word(), word(), word());
 }
 
 int64_t UnixSeconds() {

@@ -44,7 +44,8 @@ Result<Request> MakeRequest(std::vector<TokenId> prompt, const SamplingParams& s
                             const char* param);
 
 // "<prefix>-<32 hex digits>", unpredictable; or "<prefix>-<request_id>" when the caller named one.
-std::string ResponseId(std::string_view prefix, const std::string& request_id);
+std::string ResponseId(std::string_view prefix, const std::string& request_id,
+                       char separator = '-');
 int64_t UnixSeconds();
 
 }  // namespace deepinfer

@@ -1,4 +1,5 @@
 // POST /v1/chat/completions: body to a request.
+#include "api/chat_plan.h"
 #include "api/chat_response.h"
 #include "api/dialect.h"
 #include "api/error.h"
@@ -28,6 +29,8 @@ constexpr std::string_view kFields[] = {
     "prediction",
     "mm_processor_kwargs",
     "reasoning_effort",
+    "thinking",
+    "include_reasoning",
 };
 constexpr size_t kKwargsMax = 64;
 
@@ -38,23 +41,6 @@ Status Unsupported(std::string_view key, std::string_view detail) {
 }
 
 bool IsEmpty(const Json& value) { return value.items().empty() && value.members().empty(); }
-
-Status RefuseTools(const Json& body) {
-  for (const char* key : {"tools", "functions"}) {
-    const Json* value = FindField(body, key);
-    if (value == nullptr) continue;
-    if (!value->is_array()) return WrongKind(key, "a list");
-    if (!value->items().empty()) return Unsupported(key, ": this server does not call tools");
-  }
-  for (const char* key : {"tool_choice", "function_call"}) {
-    const Json* value = FindField(body, key);
-    if (value == nullptr) continue;
-    if (!value->is_string() || (value->string() != "none" && value->string() != "auto")) {
-      return Unsupported(key, " other than \"none\" and \"auto\": this server does not call tools");
-    }
-  }
-  return {};
-}
 
 Status RefuseMedia(const Json& body) {
   if (const Json* modalities = FindField(body, "modalities")) {
@@ -92,9 +78,7 @@ Status ReadGeneration(const Json& body, ChatPromptOptions* options) {
 }
 
 Result<ChatPromptOptions> ReadPromptOptions(const Json& body, const DialectContext& context) {
-  ChatPromptOptions options;
-  options.trust = context.trust;
-  options.profile = context.prompt_profile;
+  ChatPromptOptions options = DefaultPromptOptions(context);
   DI_TRY(ReadGeneration(body, &options));
   bool add_special = false;
   DI_TRY(ReadBool(body, "add_special_tokens", &add_special));
@@ -106,15 +90,10 @@ Result<ChatPromptOptions> ReadPromptOptions(const Json& body, const DialectConte
     }
     options.template_kwargs = *kwargs;
   }
-  if (const Json* effort = FindField(body, "reasoning_effort")) {
-    if (!effort->is_string() && !effort->is_number()) {
-      return WrongKind("reasoning_effort", "a text or a number");
-    }
-    if (!options.template_kwargs.is_object()) options.template_kwargs = Json::Object();
-    if (options.template_kwargs.Find("reasoning_effort") == nullptr) {
-      options.template_kwargs.Set("reasoning_effort", *effort);
-    }
-  }
+  ThinkingChoice thinking;
+  DI_TRY(ReadThinking(body, &thinking));
+  DI_TRY(ReadEffort(body, "reasoning_effort", "reasoning_effort", &thinking));
+  ApplyThinking(thinking, &options);
   if (const Json* documents = FindField(body, "documents")) {
     if (!documents->is_array()) return WrongKind("documents", "a list");
     options.documents = *documents;
@@ -162,20 +141,23 @@ Result<std::string> EchoText(const Json& body, const Json& messages) {
 Result<DialectCall> ParseChatCompletion(const Json& body, const DialectContext& context) {
   ChatResponseOptions options;
   DI_ASSIGN(options.call, ReadCallOptions(body, context, kFields));
-  DI_TRY(RefuseTools(body));
+  DI_ASSIGN(const ToolSet tools, ReadChatTools(body));
   DI_TRY(RefuseMedia(body));
   DI_ASSIGN(SamplingParams sampling, ParseSampling(body, context.defaults));
   DI_TRY(ReadLogprobs(body, context, options.call, &sampling));
   const Json* messages = FindField(body, "messages");
   if (messages == nullptr) return Invalid("\"messages\" is required").WithParam("messages");
-  DI_ASSIGN(const ChatPromptOptions prompt, ReadPromptOptions(body, context));
-  DI_ASSIGN(std::vector<TokenId> ids,
-            EncodeChat(context.chat_template, context.tokenizer, *messages, prompt));
+  DI_ASSIGN(ChatPromptOptions prompt, ReadPromptOptions(body, context));
+  DI_ASSIGN(ChatPlan plan, PlanChat(*messages, std::move(prompt), tools, context));
+  options.output = std::move(plan.output);
+  bool include_reasoning = true;
+  DI_TRY(ReadBool(body, "include_reasoning", &include_reasoning));
+  if (!include_reasoning) options.reasoning = ChatResponseOptions::Reasoning::kHidden;
   DI_ASSIGN(options.echo, EchoText(body, *messages));
   DialectCall call;
   call.mode = options.call.mode;
   DI_ASSIGN(Request request,
-            MakeRequest(std::move(ids), sampling, options.call, context, "messages"));
+            MakeRequest(std::move(plan.ids), sampling, options.call, context, "messages"));
   options.prompt_ids = request.prompt;
   call.requests.push_back(std::move(request));
   options.envelope = {ResponseId("chatcmpl", options.call.request_id), UnixSeconds(),

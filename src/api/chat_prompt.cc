@@ -274,22 +274,28 @@ Result<RenderedPrompt> RenderChat(const ChatTemplate* chat_template, const Token
   return prompt;
 }
 
-Result<std::vector<TokenId>> EncodeChat(const ChatTemplate* chat_template,
-                                        const Tokenizer* tokenizer, const Json& messages,
-                                        const ChatPromptOptions& options) {
-  DI_ASSIGN(const RenderedPrompt prompt, RenderChat(chat_template, tokenizer, messages, options));
+Result<std::vector<TokenId>> EncodeRendered(const RenderedPrompt& prompt,
+                                            const Tokenizer& tokenizer,
+                                            const ChatPromptOptions& options) {
   EncodeOptions encode;
   encode.add_special_tokens = options.prefix == ChatPromptOptions::Prefix::kTokenizer;
   encode.spans_only = options.trust == SpecialTokenTrust::kTemplate;
   if (options.profile != nullptr) encode.bound = EncodeOptions::Bound::kEveryAdded;
   encode.spans = prompt.trusted;
-  std::vector<TokenId> ids = tokenizer->Encode(prompt.text, encode);
-  const TokenId bos = tokenizer->bos_id();
+  std::vector<TokenId> ids = tokenizer.Encode(prompt.text, encode);
+  const TokenId bos = tokenizer.bos_id();
   if (encode.add_special_tokens && bos >= 0 && ids.size() > 1 && ids[0] == bos && ids[1] == bos) {
     ids.erase(ids.begin());
   }
   if (ids.empty()) return Invalid("the messages render to no token").WithParam("messages");
   return ids;
+}
+
+Result<std::vector<TokenId>> EncodeChat(const ChatTemplate* chat_template,
+                                        const Tokenizer* tokenizer, const Json& messages,
+                                        const ChatPromptOptions& options) {
+  DI_ASSIGN(const RenderedPrompt prompt, RenderChat(chat_template, tokenizer, messages, options));
+  return EncodeRendered(prompt, *tokenizer, options);
 }
 
 }  // namespace deepinfer

@@ -40,7 +40,12 @@ struct ChatPromptOptions {
 Result<RenderedPrompt> RenderChat(const ChatTemplate* chat_template, const Tokenizer* tokenizer,
                                   const Json& messages, const ChatPromptOptions& options);
 
-// RenderChat, then Encode.
+// The ids of a rendered prompt; control tokens count where `options` trust the text.
+Result<std::vector<TokenId>> EncodeRendered(const RenderedPrompt& prompt,
+                                            const Tokenizer& tokenizer,
+                                            const ChatPromptOptions& options);
+
+// RenderChat, then EncodeRendered.
 Result<std::vector<TokenId>> EncodeChat(const ChatTemplate* chat_template,
                                         const Tokenizer* tokenizer, const Json& messages,
                                         const ChatPromptOptions& options);

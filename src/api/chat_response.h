@@ -7,6 +7,7 @@
 
 #include "api/call_options.h"
 #include "api/dialect.h"
+#include "api/output_plan.h"
 #include "api/response_parts.h"
 
 namespace deepinfer {
@@ -20,6 +21,8 @@ struct ChatResponseOptions {
   int samples = 1;
   bool logprobs = false;
   std::string echo;  // text that begins every message
+  OutputPlan output;
+  enum class Reasoning { kShown, kHidden } reasoning = Reasoning::kShown;
 };
 
 class ChatResponse final : public ResponseStream {
@@ -31,15 +34,23 @@ class ChatResponse final : public ResponseStream {
 
  private:
   struct Choice {
+    explicit Choice(const OutputPlan& plan) : reader(plan) {}
     bool started = false;
+    OutputReader reader;
+    int calls = 0;     // begun by what was sent
     ChoiceNews whole;  // the fold of what was not sent yet
   };
 
-  ChoiceNews NewsOf(OutputDelta delta) const;
+  ChoiceNews NewsOf(OutputDelta delta, Choice* choice) const;
   // One frame; `choice` is the choice's members after "index".
   void AppendChunk(std::string* out, const ChoiceNews& news, std::string_view choice,
                    bool first) const;
-  void AppendChunks(std::string* out, const ChoiceNews& news, bool first) const;
+  void AppendChunks(std::string* out, const ChoiceNews& news, bool first, int* calls) const;
+  // The delta of one part; nothing for a part that clients do not see.
+  std::string Delta(const OutputPart& part, int choice, int* calls) const;
+  bool ThinkingShown() const;
+  void AppendFinishReason(std::string* out, const ChoiceNews& news) const;
+  void AppendCalls(std::string* out, const ChoiceNews& news) const;
   void AppendMessage(std::string* out, const ChoiceNews& news) const;
   // "logprobs": the object, or null.
   void AppendLogprobs(std::string* out, const ChoiceNews& news) const;

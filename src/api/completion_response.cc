@@ -173,7 +173,7 @@ void CompletionResponse::Finish(std::string* out) {
 }
 
 void CompletionResponse::Fail(const Status& status, std::string* out) {
-  AppendErrorFrame(out, status);
+  if (options_.call.mode == DialectCall::Mode::kStream) AppendErrorFrame(out, status);
 }
 
 }  // namespace deepinfer

@@ -4,11 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "api/chat_prompt.h"
+#include "api/error.h"
+#include "api/output_plan.h"
 #include "api/sampling_json.h"
 #include "base/json.h"
 #include "deepinfer/request.h"
@@ -18,6 +21,8 @@
 
 namespace deepinfer {
 
+class ResponseStore;
+
 // What dialects know of the model they speak for. Outlives the calls made from it.
 struct DialectContext {
   std::vector<std::string> names;               // served names, at least one; the first is reported
@@ -25,30 +30,41 @@ struct DialectContext {
   const Tokenizer* tokenizer = nullptr;         // nullptr: token ids only
   const ChatTemplate* chat_template = nullptr;  // nullptr: no template
   const PromptProfile* prompt_profile = nullptr;  // takes the place of the template
-  SamplingDefaults defaults;                    // max_tokens unset: the dialect's default
+  OutputStyle output;                             // ProbeOutputStyle of the above
+  SamplingDefaults defaults;                      // max_tokens unset: the dialect's default
   int vocab = 0;
   int max_model_len = 0;
   int64_t created_s = 0;    // Unix time of loading
   int stream_interval = 1;  // tokens of a chunk, unless the request says
   SpecialTokenTrust trust = SpecialTokenTrust::kTemplate;
+  ResponseStore* responses = nullptr;  // nullptr: none are kept
+  // Fields that no dialect knows: a warning in the answer, or an error.
+  enum class UnknownFields { kWarn, kRefuse } unknown_fields = UnknownFields::kWarn;
 };
 
 class ResponseStream {
  public:
   virtual ~ResponseStream() = default;
+  // Once, before anything else. `cancel` ends the requests; it may be called on any thread, also
+  // after the response is over.
+  virtual void OnStart(std::function<void()> /*cancel*/) {}
   // `prompt` is the index into DialectCall::requests. Streaming: appends frames, perhaps none.
   // Whole: folds the delta. A delta that ends in kError or kCancelled goes to Fail instead.
   virtual void OnDelta(int prompt, OutputDelta delta, std::string* out) = 0;
   // After the last delta of every prompt. Streaming: the frames that end the stream; whole: the
   // JSON body.
   virtual void Finish(std::string* out) = 0;
-  // Streaming: the frame that reports a failure after the start; nothing may follow it.
+  // Streaming: the frame that reports a failure after the start; nothing may follow it. Whole: a
+  // body that is answered with 200, or nothing: then the error itself is the answer.
   virtual void Fail(const Status& status, std::string* out) = 0;
 };
 
 struct DialectCall {
   std::vector<Request> requests;  // one for each prompt
   enum class Mode { kWhole, kStream } mode = Mode::kWhole;
+  ErrorShape errors = ErrorShape::kOpenAi;
+  // Not empty: the client gets this body at once, and the response goes to the store alone.
+  std::string accepted;
   std::unique_ptr<ResponseStream> response;
 };
 

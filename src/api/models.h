@@ -14,4 +14,8 @@ Json ModelList(const DialectContext& context);
 // GET /v1/models/{name}; kNotFound for a name that is not served.
 Result<Json> ModelCard(const DialectContext& context, std::string_view name);
 
+// The same for clients of Anthropic's API.
+Json AnthropicModelList(const DialectContext& context);
+Result<Json> AnthropicModelCard(const DialectContext& context, std::string_view name);
+
 }  // namespace deepinfer

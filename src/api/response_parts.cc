@@ -9,11 +9,17 @@
 namespace deepinfer {
 namespace {
 
-void AppendUsage(std::string* out, int64_t prompt, int64_t completion, int64_t cached) {
+// `reasoning` negative: not told.
+void AppendUsage(std::string* out, int64_t prompt, int64_t completion, int64_t cached,
+                 int64_t reasoning) {
   out->append(
       Format("{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
-             "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
+             "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}",
              prompt, completion, prompt + completion, cached));
+  if (reasoning >= 0) {
+    out->append(Format(",\"completion_tokens_details\":{{\"reasoning_tokens\":{}}}", reasoning));
+  }
+  out->push_back('}');
 }
 
 }  // namespace
@@ -29,6 +35,7 @@ std::string Envelope::Open(std::string_view object) const {
 void ChoiceNews::Fold(ChoiceNews&& more) {
   index = more.index;
   text += more.text;
+  AppendParts(std::move(more.parts), &parts);
   if (!chat_logprobs.empty() && !more.chat_logprobs.empty()) chat_logprobs.push_back(',');
   chat_logprobs += more.chat_logprobs;
   completion_logprobs.Append(more.completion_logprobs);
@@ -40,6 +47,7 @@ void ChoiceNews::Fold(ChoiceNews&& more) {
     stop_token = more.stop_token;
   }
   usage = more.usage;
+  calls_complete = more.calls_complete;
 }
 
 void AppendFinish(std::string* out, FinishReason finish) {
@@ -92,17 +100,24 @@ void UsageTotals::Update(int prompt, int choice, const Usage& usage) {
   completion_[static_cast<size_t>(choice)] = usage.completion_tokens;
 }
 
+void UsageTotals::SetReasoning(int choice, int64_t tokens) {
+  reasoning_.resize(completion_.size(), 0);
+  reasoning_[static_cast<size_t>(choice)] = tokens;
+}
+
 void UsageTotals::AppendTotal(std::string* out) const {
-  int64_t prompt = 0, cached = 0, completion = 0;
+  int64_t prompt = 0, cached = 0, completion = 0, reasoning = reasoning_.empty() ? -1 : 0;
+  for (const int64_t tokens : reasoning_) reasoning += tokens;
   for (const int64_t tokens : prompt_tokens_) prompt += tokens;
   for (const int64_t tokens : cached_) cached += tokens;
   for (const int64_t tokens : completion_) completion += tokens;
-  AppendUsage(out, prompt, completion, cached);
+  AppendUsage(out, prompt, completion, cached, reasoning);
 }
 
 void UsageTotals::AppendChoice(std::string* out, int prompt, int choice) const {
   AppendUsage(out, prompt_tokens_[static_cast<size_t>(prompt)],
-              completion_[static_cast<size_t>(choice)], cached_[static_cast<size_t>(prompt)]);
+              completion_[static_cast<size_t>(choice)], cached_[static_cast<size_t>(prompt)],
+              reasoning_.empty() ? -1 : reasoning_[static_cast<size_t>(choice)]);
 }
 
 void AppendFrame(std::string* out, std::string_view json) {

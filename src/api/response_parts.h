@@ -11,6 +11,7 @@
 #include "api/call_options.h"
 #include "api/logprob_json.h"
 #include "deepinfer/request.h"
+#include "text/output_part.h"
 
 namespace deepinfer {
 
@@ -26,7 +27,8 @@ struct Envelope {
 // What one delta brings to one choice; also what all deltas of it add up to.
 struct ChoiceNews {
   int index = 0;
-  std::string text;
+  std::string text;                        // completions dialect
+  std::vector<OutputPart> parts;           // chat dialect
   std::string chat_logprobs;               // comma-separated items, chat dialect
   CompletionLogprobs completion_logprobs;  // completions dialect
   std::string prompt_logprobs;             // a JSON list, or empty
@@ -35,6 +37,7 @@ struct ChoiceNews {
   std::string stop_text;
   std::optional<TokenId> stop_token;
   Usage usage;  // totals so far
+  int calls_complete = 0;
 
   void Fold(ChoiceNews&& more);
   // Enough for a chunk of a stream that wants `interval` tokens in each.
@@ -59,6 +62,8 @@ class UsageTotals {
         cached_(prompt_tokens_.size(), 0),
         completion_(prompt_tokens_.size() * static_cast<size_t>(samples), 0) {}
   void Update(int prompt, int choice, const Usage& usage);
+  // From the first call on, what was used says how much of it was reasoning.
+  void SetReasoning(int choice, int64_t tokens);
   // {"prompt_tokens": ..., ...} of all, or of one choice.
   void AppendTotal(std::string* out) const;
   void AppendChoice(std::string* out, int prompt, int choice) const;
@@ -67,6 +72,7 @@ class UsageTotals {
   const std::vector<int64_t> prompt_tokens_;
   std::vector<int64_t> cached_;
   std::vector<int64_t> completion_;
+  std::vector<int64_t> reasoning_;  // empty: not told
 };
 
 // "data: <json>\n\n".

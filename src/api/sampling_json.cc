@@ -1,7 +1,9 @@
 #include "api/sampling_json.h"
 
+#include <algorithm>
 #include <charconv>
 
+#include "api/error.h"
 #include "api/json_fields.h"
 #include "base/format.h"
 
@@ -186,15 +188,32 @@ bool IsSamplingField(std::string_view key) {
   return false;
 }
 
+namespace {
+
+bool IsKnown(std::string_view key, std::span<const std::string_view> known) {
+  return IsSamplingField(key) || std::find(known.begin(), known.end(), key) != known.end();
+}
+
+}  // namespace
+
 std::vector<std::string> UnknownFieldWarnings(const Json& body,
                                               std::span<const std::string_view> known) {
   std::vector<std::string> out;
   for (const auto& [key, value] : body.members()) {
-    bool found = IsSamplingField(key);
-    for (std::string_view name : known) found = found || name == key;
-    if (!found) out.push_back(Format("unknown field \"{}\" was ignored", key.substr(0, 64)));
+    if (IsKnown(key, known)) continue;
+    out.push_back(Format("unknown field \"{}\" was ignored", key.substr(0, 64)));
   }
   return out;
+}
+
+Status RefuseUnknownFields(const Json& body, std::span<const std::string_view> known) {
+  for (const auto& [key, value] : body.members()) {
+    if (IsKnown(key, known)) continue;
+    return Invalid(Format("unknown field \"{}\"", key.substr(0, 64)))
+        .WithParam(key.substr(0, 64))
+        .WithReason(kUnknownParameter);
+  }
+  return {};
 }
 
 }  // namespace deepinfer

@@ -35,5 +35,7 @@ bool IsSamplingField(std::string_view key);
 // One sentence for each member of `body` that is neither a sampling field nor in `known`.
 std::vector<std::string> UnknownFieldWarnings(const Json& body,
                                               std::span<const std::string_view> known);
+// The first of them as an error, which names it.
+Status RefuseUnknownFields(const Json& body, std::span<const std::string_view> known);
 
 }  // namespace deepinfer

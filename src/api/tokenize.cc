@@ -1,5 +1,7 @@
 #include "api/tokenize.h"
 
+#include "api/apply_template.h"
+#include "api/chat_plan.h"
 #include "api/error.h"
 #include "api/json_fields.h"
 #include "base/format.h"
@@ -16,32 +18,10 @@ Status NeedTokenizer(const DialectContext& context) {
 
 Result<std::vector<TokenId>> EncodeMessages(const Json& body, const Json& messages,
                                             const DialectContext& context) {
-  ChatPromptOptions options;
-  options.trust = context.trust;
-  options.profile = context.prompt_profile;
-  if (const Json* tools = FindField(body, "tools")) {
-    if (!tools->is_array()) return WrongKind("tools", "a list");
-    options.tools = *tools;
-  }
-  bool continues = false, special = false;
-  DI_TRY(ReadBool(body, "continue_final_message", &continues));
-  bool adds = !continues;
-  DI_TRY(ReadBool(body, "add_generation_prompt", &adds));
-  DI_TRY(ReadBool(body, "add_special_tokens", &special));
-  if (adds && continues) {
-    return Invalid("\"continue_final_message\" and \"add_generation_prompt\" exclude each other")
-        .WithParam("continue_final_message");
-  }
-  using Generation = ChatPromptOptions::Generation;
-  options.generation = continues ? Generation::kContinueFinalMessage
-                       : adds    ? Generation::kAddPrompt
-                                 : Generation::kNone;
-  if (special) options.prefix = ChatPromptOptions::Prefix::kTokenizer;
-  if (const Json* kwargs = FindField(body, "chat_template_kwargs")) {
-    if (!kwargs->is_object()) return WrongKind("chat_template_kwargs", "an object");
-    options.template_kwargs = *kwargs;
-  }
-  return EncodeChat(context.chat_template, context.tokenizer, messages, options);
+  DI_ASSIGN(const ChatPromptOptions options, ReadMessageOptions(body, context));
+  OutputStyle style = context.output;
+  DI_ASSIGN(const RenderedPrompt prompt, RenderConversation(messages, options, context, &style));
+  return EncodeRendered(prompt, *context.tokenizer, options);
 }
 
 Result<std::vector<TokenId>> EncodeText(const Json& body, const DialectContext& context) {

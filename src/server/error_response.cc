@@ -9,7 +9,7 @@ namespace {
 
 HttpResponse WithBody(int http_status, const Json& body) {
   HttpResponse response{http_status, "application/json", {}, body.Dump()};
-  if (http_status == 429 || http_status == 503) {
+  if (http_status == 429 || http_status == 503 || http_status == 529) {
     response.headers.Add("Retry-After", "1");
   } else if (http_status == 400 || http_status == 413) {
     response.headers.Add("x-should-retry", "false");
@@ -24,11 +24,32 @@ const char* TypeOf(int http_status) {
 
 }  // namespace
 
-HttpResponse ErrorResponse(const Status& status) {
+ErrorShape ErrorShapeOf(std::string_view path) {
+  for (const std::string_view prefix : {"/v1/messages", "/anthropic/"}) {
+    if (path.starts_with(prefix)) return ErrorShape::kAnthropic;
+  }
+  return ErrorShape::kOpenAi;
+}
+
+void AddRequestId(ErrorShape shape, const std::string& request_id, HttpHeaders* headers) {
+  if (shape == ErrorShape::kAnthropic && !request_id.empty())
+    headers->Add("request-id", request_id);
+}
+
+HttpResponse ErrorResponse(const Status& status, ErrorShape shape, const std::string& request_id) {
+  if (shape == ErrorShape::kAnthropic) {
+    HttpResponse response =
+        WithBody(AnthropicHttpStatus(status.code()), AnthropicErrorBody(status, request_id));
+    AddRequestId(shape, request_id, &response.headers);
+    return response;
+  }
   return WithBody(HttpStatus(status.code()), ErrorBody(status));
 }
 
-HttpResponse HttpError(int http_status, const std::string& message) {
+HttpResponse HttpError(int http_status, const std::string& message, ErrorShape shape) {
+  if (shape == ErrorShape::kAnthropic) {
+    return WithBody(http_status, AnthropicErrorBody(http_status, message, {}));
+  }
   switch (http_status) {
     case 400:
       return ErrorResponse(Invalid(message));

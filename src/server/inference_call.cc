@@ -17,8 +17,9 @@ Status StatusOf(const OutputDelta& delta) {
   return {static_cast<StatusCode>(delta.error_code), delta.error};
 }
 
-HttpStreamStart EventStream() {
+HttpStreamStart EventStream(ErrorShape shape, const std::string& request_id) {
   HttpStreamStart start;
+  AddRequestId(shape, request_id, &start.headers);
   start.headers.Add("Cache-Control", "no-cache");
   start.headers.Add("X-Accel-Buffering", "no");
   start.keep_alive = kSseKeepAlive;
@@ -34,15 +35,18 @@ InferenceCall::InferenceCall(const Context& context, DialectCall dialect,
 void InferenceCall::Start() {
   self_ = shared_from_this();
   const std::shared_ptr<InferenceCall> keep = self_;
+  // Who learns of the response may cancel it before the engine has all of it.
+  dialect_.response->OnStart([weak = weak_from_this()] {
+    if (const std::shared_ptr<InferenceCall> call = weak.lock()) call->Cancel();
+  });
   for (size_t i = 0; i < dialect_.requests.size(); ++i) {
     sinks_.emplace_back(this, static_cast<int>(i));
   }
-  Status refused;
   size_t submitted = 0;
   for (Request& request : dialect_.requests) {
     Result<RequestId> id = context_.engine->Submit(std::move(request), &sinks_[submitted]);
     if (!id.ok()) {
-      refused = id.status();
+      refusal_ = id.status();
       break;
     }
     ++submitted;
@@ -56,20 +60,26 @@ void InferenceCall::Start() {
     });
   }
   std::unique_lock lock(mutex_);
-  if (!refused.ok()) {
+  if (!refusal_.ok()) {
     phase_ = Phase::kEnded;
-    context_.counters->AddResponse(ErrorResponse(refused).status);
-    writer_->Send(ErrorResponse(refused));
+    std::string text;
+    dialect_.response->Fail(refusal_, &text);  // the answer is an error, whatever it says
+    HttpResponse response = ErrorResponse(refusal_, dialect_.errors, writer_->request_id());
+    context_.counters->AddResponse(response.status);
+    writer_->Send(std::move(response));
   } else {
     phase_ = Phase::kRunning;
-    if (dialect_.mode == DialectCall::Mode::kStream) writer_->StartStream(EventStream());
+    if (dialect_.mode == DialectCall::Mode::kStream) {
+      writer_->StartStream(EventStream(dialect_.errors, writer_->request_id()));
+    }
   }
   // What the engine said meanwhile; also counts down prompts that are over already.
   std::vector<std::pair<int, OutputDelta>> early = std::move(early_);
   for (auto& [prompt, delta] : early) Apply(prompt, std::move(delta));
   const bool nothing_left = open_ == 0;
+  const bool cancel = cancelled_ || !refusal_.ok();
   lock.unlock();
-  if (!refused.ok()) CancelAll();
+  if (cancel) CancelAll();
   if (nothing_left) self_.reset();
 }
 
@@ -110,14 +120,16 @@ void InferenceCall::Fail(const Status& status) {
   if (status.code() == StatusCode::kInternal) {
     LogError("request {} failed: {}", writer_->request_id(), status.message());
   }
-  HttpResponse response = ErrorResponse(status);
-  context_.counters->AddResponse(client_left_ ? 499 : response.status);
+  std::string text;
+  dialect_.response->Fail(status, &text);
+  HttpResponse response = ErrorResponse(status, dialect_.errors, writer_->request_id());
   if (dialect_.mode == DialectCall::Mode::kStream) {
-    std::string frame;
-    dialect_.response->Fail(status, &frame);
-    writer_->Write(frame);
+    context_.counters->AddResponse(client_left_ ? 499 : response.status);
+    writer_->Write(text);
     writer_->Finish();
   } else {
+    if (!text.empty()) response = {200, "application/json", {}, std::move(text)};
+    context_.counters->AddResponse(client_left_ ? 499 : response.status);
     writer_->Send(std::move(response));
   }
   // The engine must not be called from a sink.
@@ -140,6 +152,7 @@ void InferenceCall::Complete() {
   // A long body is written elsewhere, so that no other request waits for it.
   const auto send = [call = shared_from_this()] {
     HttpResponse response;
+    AddRequestId(call->dialect_.errors, call->writer_->request_id(), &response.headers);
     call->dialect_.response->Finish(&response.body);
     call->writer_->Send(std::move(response));
   };
@@ -151,6 +164,14 @@ void InferenceCall::OnClientLeft() {
   {
     std::lock_guard lock(mutex_);
     client_left_ = true;
+  }
+  CancelAll();
+}
+
+void InferenceCall::Cancel() {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
   }
   CancelAll();
 }

@@ -31,6 +31,8 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
 
   // Submits every prompt and starts the answer; a refusal is answered here.
   void Start();
+  // After Start: why nothing runs, or ok.
+  const Status& refusal() const { return refusal_; }
 
  private:
   // One per prompt, because the engine may speak before Submit has returned an id.
@@ -50,6 +52,7 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   void Fail(const Status& status);
   void Complete();
   void OnClientLeft();
+  void Cancel();
   void CancelAll();
 
   const Context context_;
@@ -59,9 +62,11 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   // The engine holds plain pointers to sinks_: shared with itself until the last delta.
   std::shared_ptr<InferenceCall> self_;
 
+  Status refusal_;
   std::mutex mutex_;
   Phase phase_ = Phase::kSubmitting;
   bool client_left_ = false;
+  bool cancelled_ = false;
   size_t open_ = 0;  // prompts without a last delta
   std::vector<RequestId> ids_;
   std::vector<std::pair<int, OutputDelta>> early_;  // deltas while submitting

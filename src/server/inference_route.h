@@ -1,5 +1,5 @@
-// POST /v1/chat/completions and /v1/completions: body to requests on a prep thread, then an
-// InferenceCall. Handle is called on I/O threads and returns at once.
+// Routes that generate: body to requests on a prep thread, then an InferenceCall. Handle is called
+// on I/O threads and returns at once.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace deepinfer {
 
 class InferenceRoute {
  public:
-  enum class Dialect { kChat, kCompletions };
+  using Parser = Result<DialectCall> (*)(const Json& body, const DialectContext& context);
   struct Options {
     int64_t request_timeout_ms = 0;      // 0: none
     TaskPool* prep = nullptr;            // outlives this
@@ -25,14 +25,15 @@ class InferenceRoute {
   explicit InferenceRoute(const Options& options) : options_(options) {}
 
   // `served` outlives every request.
-  void Handle(Dialect dialect, const ServedModel& served, HttpRequest request,
+  void Handle(Parser parser, const ServedModel& served, HttpRequest request,
               std::shared_ptr<ResponseWriter> writer) const;
 
  private:
-  void Run(Dialect dialect, const ServedModel& served, const HttpRequest& request,
+  void Run(Parser parser, const ServedModel& served, const HttpRequest& request,
            std::shared_ptr<ResponseWriter> writer, int64_t arrival_us) const;
 
   const Options options_;
+  mutable ServerCounters background_counters_;  // of answers that no client waits for
   RealClock clock_;
 };
 

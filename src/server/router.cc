@@ -14,8 +14,7 @@ bool Matches(const Route& route, std::string_view path) {
 
 }  // namespace
 
-Router::Router(const Auth* auth, std::function<HttpResponse(int, const std::string&)> error)
-    : auth_(auth), error_(std::move(error)) {}
+Router::Router(const Auth* auth, ErrorMaker error) : auth_(auth), error_(std::move(error)) {}
 
 void Router::Add(Route route) { routes_.push_back(std::move(route)); }
 
@@ -44,7 +43,8 @@ HttpResponse Router::Preflight(const HttpRequest& head, const std::string& allow
   if (head.headers.Find("access-control-request-method") != nullptr) {
     response.headers.Add("Access-Control-Allow-Methods", allowed);
     response.headers.Add("Access-Control-Allow-Headers",
-                         "authorization, content-type, x-api-key, x-request-id");
+                         "authorization, content-type, x-api-key, x-request-id, anthropic-version, "
+                         "anthropic-beta");
     response.headers.Add("Access-Control-Max-Age", "600");
   }
   return response;
@@ -52,6 +52,7 @@ HttpResponse Router::Preflight(const HttpRequest& head, const std::string& allow
 
 HttpAdmission Router::Admit(const HttpRequest& head) const {
   HttpAdmission admission;
+  const ErrorShape shape = ErrorShapeOf(head.path);
   const Route* route = Find(head.method, head.path);
   const std::string allowed = route == nullptr ? AllowedMethods(head.path) : std::string();
   if (head.method == "OPTIONS" && (!allowed.empty() || head.path == "*")) {
@@ -62,7 +63,7 @@ HttpAdmission Router::Admit(const HttpRequest& head) const {
   const bool open = route != nullptr && route->access == Route::Access::kPublic;
   if (!open && !auth_->Allows(head.headers)) {
     admission.refusal =
-        error_(401, "missing or wrong API key; send it as \"Authorization: Bearer KEY\"");
+        error_(401, "missing or wrong API key; send it as \"Authorization: Bearer KEY\"", shape);
     admission.refusal->headers.Add("WWW-Authenticate", "Bearer");
     return admission;
   }
@@ -71,10 +72,12 @@ HttpAdmission Router::Admit(const HttpRequest& head) const {
     return admission;
   }
   if (allowed.empty()) {
-    admission.refusal = error_(404, Format("no route {:.128}", head.path));
+    admission.refusal = error_(404, Format("no route {:.128}", head.path), shape);
   } else {
-    admission.refusal = error_(405, Format("{:.32} is not allowed on {:.128}; allowed: {}",
-                                           head.method, head.path, allowed));
+    admission.refusal = error_(
+        405,
+        Format("{:.32} is not allowed on {:.128}; allowed: {}", head.method, head.path, allowed),
+        shape);
     admission.refusal->headers.Add("Allow", allowed);
   }
   return admission;
@@ -83,7 +86,7 @@ HttpAdmission Router::Admit(const HttpRequest& head) const {
 void Router::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) const {
   const Route* route = Find(request.method, request.path);
   if (route == nullptr) {
-    writer->Send(error_(404, Format("no route {:.128}", request.path)));
+    writer->Send(error_(404, Format("no route {:.128}", request.path), ErrorShapeOf(request.path)));
     return;
   }
   route->handle(std::move(request), std::move(writer));

@@ -11,6 +11,7 @@
 
 #include "net/http_server.h"
 #include "server/auth.h"
+#include "server/error_response.h"
 
 namespace deepinfer {
 
@@ -25,8 +26,9 @@ struct Route {
 
 class Router {
  public:
-  // `error` shapes the body of a refusal.
-  Router(const Auth* auth, std::function<HttpResponse(int, const std::string&)> error);
+  // Shapes the body of a refusal in the way of the dialect that the path belongs to.
+  using ErrorMaker = std::function<HttpResponse(int, const std::string& message, ErrorShape)>;
+  Router(const Auth* auth, ErrorMaker error);
 
   void Add(Route route);
   HttpAdmission Admit(const HttpRequest& head) const;
@@ -39,7 +41,7 @@ class Router {
   HttpResponse Preflight(const HttpRequest& head, const std::string& allowed) const;
 
   const Auth* auth_;  // outlives this
-  std::function<HttpResponse(int, const std::string&)> error_;
+  ErrorMaker error_;
   std::vector<Route> routes_;
 };
 

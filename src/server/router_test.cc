@@ -8,7 +8,7 @@ namespace {
 class RouterTest : public testing::Test {
  protected:
   RouterTest()
-      : auth_({"key"}), router_(&auth_, [](int status, const std::string& message) {
+      : auth_({"key"}), router_(&auth_, [](int status, const std::string& message, ErrorShape) {
           return HttpResponse{status, "text/plain", {}, message};
         }) {
     const auto handle = [this](HttpRequest request, std::shared_ptr<ResponseWriter>) {

@@ -43,6 +43,16 @@ std::string ModelNameOf(const std::string& path) {
   return name.empty() ? path : name;
 }
 
+std::unique_ptr<ResponseStore> MakeResponseStore(const ServerConfig& config) {
+  if (config.max_stored_responses <= 0) return nullptr;
+  static const RealClock kClock;
+  return std::make_unique<ResponseStore>(
+      ResponseStore::Limits{.responses_max = config.max_stored_responses,
+                            .bytes_max = config.max_stored_response_bytes,
+                            .ttl_s = config.stored_response_ttl_s},
+      &kClock);
+}
+
 Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
                                                      const LoadProgress& progress) {
   DI_TRY(Engine::CheckConfig(config.engine));
@@ -53,6 +63,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
   load.backend.cpu_isa = config.engine.cpu_isa;
   load.backend.weight_cache_bytes =
       config.engine.weight_cache_bytes == 0 ? kWeightCacheAuto : config.engine.weight_cache_bytes;
+  DI_ASSIGN(load.backend.row_io, ParseRowIo(config.engine.engram_io));
   DI_ASSIGN(load.backend.dtype, DtypeOf(config.engine.dtype));
   load.progress = progress;
   if (!config.chat_template_file.empty()) {
@@ -63,13 +74,15 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
   load.tasks = &tasks;
   auto served = std::make_unique<ServedModel>();
   DI_ASSIGN(served->loaded, OpenModel(load));
-  DI_ASSIGN(load.backend.row_io, ParseRowIo(config.engine.engram_io));
   DI_ASSIGN(served->engine, CreateEngine(config.engine, served->loaded.get()));
   const GenerationDefaults& generation = served->loaded->generation;
   served->dialect = {.names = config.served_model_names,
                      .tokenizer = served->loaded->tokenizer.get(),
                      .chat_template = served->loaded->chat_template.get(),
                      .prompt_profile = served->loaded->prompt_profile,
+                     .output = ProbeOutputStyle(served->loaded->tokenizer.get(),
+                                                served->loaded->chat_template.get(),
+                                                served->loaded->prompt_profile),
                      .defaults = {.temperature = generation.temperature,
                                   .top_p = generation.top_p,
                                   .min_p = generation.min_p,
@@ -83,6 +96,11 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
                      .stream_interval = config.stream_interval,
                      .trust = config.trust_user_special_tokens ? SpecialTokenTrust::kEverywhere
                                                                : SpecialTokenTrust::kTemplate};
+  served->responses = MakeResponseStore(config);
+  served->dialect.responses = served->responses.get();
+  if (config.strict_api) {
+    served->dialect.unknown_fields = DialectContext::UnknownFields::kRefuse;
+  }
   if (served->dialect.names.empty()) {
     served->dialect.names = {ModelNameOf(config.model)};
     served->dialect.aliases = {config.model};

@@ -4,13 +4,18 @@
 #include <thread>
 #include <utility>
 
+#include "api/apply_template.h"
+#include "api/llama_server.h"
+#include "api/messages.h"
 #include "api/models.h"
+#include "api/responses.h"
 #include "api/tokenize.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/logging.h"
 #include "deepinfer/version.h"
 #include "server/error_response.h"
+#include "server/stored_responses.h"
 
 namespace deepinfer {
 
@@ -48,8 +53,8 @@ HttpResponse JsonResponse(int status, const Json& body) {
   return {status, "application/json", {}, body.Dump()};
 }
 
-HttpResponse Respond(const Result<Json>& answer) {
-  return answer.ok() ? JsonResponse(200, *answer) : ErrorResponse(answer.status());
+HttpResponse Respond(const Result<Json>& answer, ErrorShape shape = ErrorShape::kOpenAi) {
+  return answer.ok() ? JsonResponse(200, *answer) : ErrorResponse(answer.status(), shape);
 }
 
 constexpr std::string_view kModelsPath = "/v1/models";
@@ -59,8 +64,8 @@ constexpr std::string_view kModelsPath = "/v1/models";
 Server::Server(ServerConfig config)
     : config_(std::move(config)),
       auth_(config_.api_keys),
-      router_(&auth_, [this](int status, const std::string& message) {
-        return CountedError(status, message);
+      router_(&auth_, [this](int status, const std::string& message, ErrorShape shape) {
+        return CountedError(status, message, shape);
       }) {
   AddRoutes();
 }
@@ -144,21 +149,60 @@ void Server::AddRoutes() {
                  Reply(*writer, JsonResponse(200, body));
                }});
   const auto models = [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
-    const ServedModel* served = ServedOr503(*writer);
+    const ServedModel* served = ServedOr503(request, *writer);
     if (served == nullptr) return;
+    const bool anthropic = request.headers.Find("anthropic-version") != nullptr;
+    const DialectContext& dialect = served->dialect;
     if (request.path == kModelsPath) {
-      Reply(*writer, JsonResponse(200, ModelList(served->dialect)));
+      Reply(*writer,
+            JsonResponse(200, anthropic ? AnthropicModelList(dialect) : ModelList(dialect)));
       return;
     }
     const std::string_view name = std::string_view(request.path).substr(kModelsPath.size() + 1);
-    Reply(*writer, Respond(ModelCard(served->dialect, name)));
+    Reply(*writer, anthropic ? Respond(AnthropicModelCard(dialect, name), ErrorShape::kAnthropic)
+                             : Respond(ModelCard(dialect, name)));
   };
   router_.Add({"GET", "/v1/models", models});
   router_.Add({"GET", "/v1/models/*", models});
   AddPrepared("/tokenize", Tokenize);
   AddPrepared("/detokenize", Detokenize);
-  AddInference("/v1/chat/completions", InferenceRoute::Dialect::kChat);
-  AddInference("/v1/completions", InferenceRoute::Dialect::kCompletions);
+  AddPrepared("/apply-template", ApplyTemplate);
+  AddInference("/completion", ParseLlamaCompletion);
+  AddView("/props", LlamaProps);
+  AddView("/slots", LlamaSlots);
+  AddInference("/v1/chat/completions", ParseChatCompletion);
+  AddInference("/v1/completions", ParseCompletion);
+  AddResponses();
+  for (const char* path : {"/v1/messages", "/anthropic/v1/messages"}) {
+    AddInference(path, ParseMessages);
+  }
+  for (const char* path : {"/v1/messages/count_tokens", "/anthropic/v1/messages/count_tokens"}) {
+    AddPrepared(path, CountMessageTokens);
+  }
+}
+
+void Server::AddView(const char* path, LlamaView view) {
+  router_.Add(
+      {"GET", path, [this, view](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+         const ServedModel* served = ServedOr503(request, *writer);
+         if (served == nullptr) return;
+         const SlotCounts slots = {.total = served->engine->limits().max_num_seqs,
+                                   .running = served->engine->Stats().running};
+         Reply(*writer, JsonResponse(200, view(served->dialect, slots)));
+       }});
+}
+
+void Server::AddResponses() {
+  AddInference("/v1/responses", ParseResponses);
+  AddPrepared("/v1/responses/input_tokens", CountResponseTokens);
+  const auto stored = [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+    const ServedModel* served = ServedOr503(request, *writer);
+    if (served == nullptr) return;
+    Reply(*writer, Respond(AnswerStoredResponse(request, served->responses.get())));
+  };
+  for (const char* method : {"GET", "DELETE", "POST"}) {
+    router_.Add({method, "/v1/responses/*", stored});
+  }
 }
 
 void Server::Health(ResponseWriter& writer) const {
@@ -201,39 +245,41 @@ void Server::Metrics(ResponseWriter& writer) const {
 }
 
 // The model, or nullptr after a 503 was sent.
-const ServedModel* Server::ServedOr503(ResponseWriter& writer) const {
+const ServedModel* Server::ServedOr503(const HttpRequest& request, ResponseWriter& writer) const {
   const ServedModel* served = served_.load(std::memory_order_acquire);
   if (served != nullptr && !draining_) return served;
   Reply(writer, ErrorResponse(Unavailable(draining_ ? "the server is shutting down"
-                                                    : "the model is still loading")));
+                                                    : "the model is still loading"),
+                              ErrorShapeOf(request.path)));
   return nullptr;
 }
 
-void Server::AddInference(const char* path, InferenceRoute::Dialect dialect) {
+void Server::AddInference(const char* path, InferenceRoute::Parser parser) {
   router_.Add(
-      {"POST", path, [this, dialect](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
-         const ServedModel* served = ServedOr503(*writer);
+      {"POST", path, [this, parser](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+         const ServedModel* served = ServedOr503(request, *writer);
          if (served == nullptr || !IsJson(request, *writer)) return;
-         inference_->Handle(dialect, *served, std::move(request), std::move(writer));
+         inference_->Handle(parser, *served, std::move(request), std::move(writer));
        }});
 }
 
 void Server::AddPrepared(const char* path, PreparedAnswer answer) {
   router_.Add(
       {"POST", path, [this, answer](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
-         const ServedModel* served = ServedOr503(*writer);
+         const ServedModel* served = ServedOr503(request, *writer);
          if (served == nullptr || !IsJson(request, *writer)) return;
          auto task_writer = writer;
-         Task task(
-             [this, answer, served, request = std::move(request), writer = std::move(task_writer)] {
-               if (writer->closed()) return;
-               Result<Json> body = Json::Parse(request.body);
-               if (body.ok()) body = answer(*body, served->dialect);
-               Reply(*writer, Respond(body));
-             });
+         const ErrorShape shape = ErrorShapeOf(request.path);
+         Task task([this, answer, served, shape, request = std::move(request),
+                    writer = std::move(task_writer)] {
+           if (writer->closed()) return;
+           Result<Json> body = Json::Parse(request.body);
+           if (body.ok()) body = answer(*body, served->dialect);
+           Reply(*writer, Respond(body, shape));
+         });
          if (prep_->TrySubmit(std::move(task)) == PushResult::kOk) return;
          counters_.AddOverload();
-         Reply(*writer, ErrorResponse(Unavailable("too many requests wait; retry later")));
+         Reply(*writer, ErrorResponse(Unavailable("too many requests wait; retry later"), shape));
        }});
 }
 
@@ -244,15 +290,17 @@ bool Server::IsJson(const HttpRequest& request, ResponseWriter& writer) const {
                                      ? std::string_view()
                                      : std::string_view(*type).substr(0, type->find_first_of("; "));
   if (EqualsIgnoreCase(media, "application/json")) return true;
-  Reply(writer, HttpError(415, Format("the body must be sent as \"Content-Type: "
-                                      "application/json\", not \"{:.64}\"",
-                                      type == nullptr ? "" : *type)));
+  Reply(writer, HttpError(415,
+                          Format("the body must be sent as \"Content-Type: "
+                                 "application/json\", not \"{:.64}\"",
+                                 type == nullptr ? "" : *type),
+                          ErrorShapeOf(request.path)));
   return false;
 }
 
-HttpResponse Server::CountedError(int status, const std::string& message) const {
+HttpResponse Server::CountedError(int status, const std::string& message, ErrorShape shape) const {
   counters_.AddResponse(status);
-  return HttpError(status, message);
+  return HttpError(status, message, shape);
 }
 
 void Server::Reply(ResponseWriter& writer, HttpResponse response) const {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "api/llama_server.h"
 #include "base/task_pool.h"
 #include "deepinfer/server_config.h"
 #include "net/http_server.h"
@@ -44,16 +45,20 @@ class Server {
 
  private:
   void AddRoutes();
-  void AddInference(const char* path, InferenceRoute::Dialect dialect);
+  void AddInference(const char* path, InferenceRoute::Parser parser);
+  using LlamaView = Json (*)(const DialectContext& context, const SlotCounts& slots);
+  void AddView(const char* path, LlamaView view);
+  void AddResponses();
   void Health(ResponseWriter& writer) const;
   void Metrics(ResponseWriter& writer) const;
   // For routes that tokenise: `answer` runs on a prep thread.
   using PreparedAnswer = Result<Json> (*)(const Json& body, const DialectContext& context);
   void AddPrepared(const char* path, PreparedAnswer answer);
-  const ServedModel* ServedOr503(ResponseWriter& writer) const;
+  const ServedModel* ServedOr503(const HttpRequest& request, ResponseWriter& writer) const;
   // False after a 415 was sent.
   bool IsJson(const HttpRequest& request, ResponseWriter& writer) const;
-  HttpResponse CountedError(int status, const std::string& message) const;
+  HttpResponse CountedError(int status, const std::string& message,
+                            ErrorShape shape = ErrorShape::kOpenAi) const;
   void Reply(ResponseWriter& writer, HttpResponse response) const;
 
   const ServerConfig config_;

@@ -42,9 +42,14 @@ std::string Pretty(const Json& value, size_t indent) {
 
 // What differs from run to run: times, random ids, the loop's progress.
 std::string Steady(const std::string& text) {
-  static const std::regex kTimes(R"re("(created|steps|last_step_age_ms)":\d+)re");
-  static const std::regex kIds(R"re("(cmpl|chatcmpl)-[0-9a-f]{32}")re");
-  return std::regex_replace(std::regex_replace(text, kTimes, R"("$1":0)"), kIds, R"("$1-*")");
+  static const std::regex kTimes(
+      R"re("(created|created_at|completed_at|steps|last_step_age_ms)":\d+)re");
+  static const std::regex kIds(
+      R"re("(cmpl|chatcmpl|msg|resp|call|toolu|rs|fc|ctc|in)([-_])[0-9a-f]{32})re");
+  static const std::regex kRequests(R"re("request_id":"req-[0-9a-f]+")re");
+  std::string out = std::regex_replace(text, kTimes, R"("$1":0)");
+  out = std::regex_replace(out, kIds, R"("$1$2*)");
+  return std::regex_replace(out, kRequests, R"("request_id":"*")");
 }
 
 enum class BodyKind { kJson, kLines, kText };

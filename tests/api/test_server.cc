@@ -65,6 +65,14 @@ bool ApiTestServer::Options::ApplyText(const std::string& name, const Json& valu
     tokenizer = *value.AsBool();
   } else if (name == "chat_template") {
     chat_template = *value.AsBool();
+  } else if (name == "format") {
+    if (value.string() == "hermes") text = MakeTinyText(TinyTemplate::kHermes);
+    if (value.string() == "llama") text = MakeTinyText(TinyTemplate::kLlama);
+    text.prompt_profile = FindPromptProfile(value.string());
+  } else if (name == "prefix_caching") {
+    config.engine.enable_prefix_caching = *value.AsBool();
+  } else if (name == "strict_api") {
+    config.strict_api = *value.AsBool();
   } else if (name == "trust_user_special_tokens") {
     config.trust_user_special_tokens = *value.AsBool();
   } else if (name == "temperature") {
@@ -102,6 +110,8 @@ Status ApiTestServer::Options::Apply(const std::string& words) {
         {"max_header_bytes", &config.max_header_bytes},
         {"request_timeout_ms", &config.request_timeout_ms},
         {"watchdog_timeout_ms", &config.watchdog_timeout_ms},
+        {"max_stored_responses", &config.max_stored_responses},
+        {"max_stored_response_bytes", &config.max_stored_response_bytes},
         {"step_us", &runner.step_us}};
     bool known = false;
     for (const auto& [key, place] : ints) {
@@ -127,10 +137,16 @@ Result<std::unique_ptr<ServedModel>> ApiTestServer::Options::MakeModel() {
   served->dialect = text.Context();
   served->dialect.tokenizer = used;
   if (!chat_template) served->dialect.chat_template = nullptr;
+  if (!tokenizer || !chat_template) served->dialect.output = {};
   served->dialect.max_model_len = served->engine->limits().max_model_len;
   served->dialect.defaults = defaults;
   served->dialect.defaults.top_logprobs_max = served->engine->limits().max_logprobs;
   served->dialect.stream_interval = config.stream_interval;
+  served->responses = MakeResponseStore(config);
+  served->dialect.responses = served->responses.get();
+  if (config.strict_api) {
+    served->dialect.unknown_fields = DialectContext::UnknownFields::kRefuse;
+  }
   served->dialect.trust = config.trust_user_special_tokens ? SpecialTokenTrust::kEverywhere
                                                            : SpecialTokenTrust::kTemplate;
   return served;
