@@ -173,6 +173,7 @@ bool CodePointDfa::RemoveDead() {
 
 void CodePointDfa::ComputeLengths() {
   const uint32_t n = num_states();
+  shortest_max_ = 0;
   shortest_.assign(n, kInfinite);
   longest_.assign(n, 0);
   std::vector<std::vector<uint32_t>> to(n);
@@ -272,6 +273,57 @@ std::vector<uint8_t> CodePointDfa::StaysAlive(const std::vector<uint8_t>& classe
     }
   }
   return alive;
+}
+
+// Moore's refinement: states are split until equal ones lead to equal ones.
+void CodePointDfa::Minimize() {
+  constexpr size_t kWorkMax = 3'000'000;
+  const uint32_t n = num_states();
+  std::vector<uint32_t> group(n);
+  for (uint32_t state = 0; state < n; ++state) {
+    group[state] = state == kDead ? 0 : labels_[state] + 1;
+  }
+  size_t work = 0;
+  std::vector<uint32_t> row(num_classes_ + 1);
+  for (size_t groups = 0;;) {
+    std::unordered_map<uint64_t, uint32_t> ids;
+    std::vector<uint32_t> split(n, 0);
+    for (uint32_t state = 0; state < n; ++state) {
+      for (uint32_t c = 0; c < num_classes_; ++c) row[c] = group[NextOfClass(state, c)];
+      row[num_classes_] = group[state];
+      const uint64_t key = HashBytes64(row.data(), row.size() * sizeof(row[0]));
+      split[state] = ids.try_emplace(key, static_cast<uint32_t>(ids.size())).first->second;
+    }
+    group = std::move(split);
+    if (ids.size() == groups) break;
+    groups = ids.size();
+    work += size_t{n} * num_classes_;
+    if (work > kWorkMax) return;
+  }
+  std::vector<uint32_t> first(n, n);  // the state that stands for a group
+  for (uint32_t state = 0; state < n; ++state) {
+    if (first[group[state]] == n) first[group[state]] = state;
+  }
+  for (uint32_t& target : next_) target = first[group[target]];
+  // States that nothing leads to any more go; the start is its own.
+  std::vector<bool> reached(n, false);
+  std::vector<uint32_t> todo = {kStart};
+  reached[kStart] = true;
+  while (!todo.empty()) {
+    const uint32_t state = todo.back();
+    todo.pop_back();
+    for (uint32_t c = 0; c < num_classes_; ++c) {
+      const uint32_t target = NextOfClass(state, c);
+      if (target != kDead && !reached[target]) todo.push_back(target);
+      reached[target] = true;
+    }
+  }
+  for (uint32_t state = 1; state < n; ++state) {
+    if (reached[state]) continue;
+    labels_[state] = 0;
+    for (uint32_t c = 0; c < num_classes_; ++c) SetNext(state, c, kDead);
+  }
+  Finish();
 }
 
 void CodePointDfa::ComputeHash() {

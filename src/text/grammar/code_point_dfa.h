@@ -86,6 +86,16 @@ class CodePointDfa {
   // is accepted: then only the dead state and a dead start remain.
   bool Finish();
 
+  // After Finish, without calls: merges states that no text tells apart. Gives up, and changes
+  // nothing, on large automata.
+  void Minimize();
+  // The tables themselves, for loops that cannot afford a call: target of (state, class of an
+  // ASCII character) at table[state * num_classes() + ascii[c]].
+  const uint32_t* table() const { return next_.data(); }
+  const uint32_t* ascii() const { return ascii_.data(); }
+  const uint32_t* shortest_table() const { return shortest_.data(); }
+  const uint32_t* longest_table() const { return longest_.data(); }
+
   size_t bytes() const;
   // Of everything that decides its behaviour: equal automata of different grammars agree.
   uint64_t hash() const { return hash_; }

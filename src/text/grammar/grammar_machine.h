@@ -74,11 +74,44 @@ class GrammarMachine {
     } open = Open::kNone;
     bool may_end = false;        // after each of those texts, and now
     uint32_t room = kUnbounded;  // characters that fit; kUnbounded also where it ends elsewhere
-    // For strings: states with equal keys let the same tokens through that leave the string open,
+    // States with equal keys let the same tokens through that leave the string open,
     // as long as those have at most `common` characters. 0: no such key.
     uint64_t inside_key = 0;
   };
   TextView ViewText(const GrammarFrame& frame, uint32_t common) const;
+  // AdvanceText for ASCII, as tables. Valid while the frame and those below it are.
+  struct TextTable {
+    const uint32_t* next = nullptr;
+    const uint32_t* ascii = nullptr;
+    const uint32_t* shortest = nullptr;
+    const uint32_t* longest = nullptr;
+    uint32_t num_classes = 0;
+    uint32_t length_min = 0;
+    uint32_t length_max = kUnbounded;
+    bool json = true;      // quotes, backslashes and control characters are not for the table
+    bool complete = true;  // false: KeyLive must be asked as well
+
+    bool Takes(uint8_t byte) const {
+      return byte < 0x80 && (!json || (byte >= 0x20 && byte != '"' && byte != '\\'));
+    }
+    bool Advance(uint8_t byte, uint32_t* state, uint32_t* count) const {
+      const uint32_t to = next[size_t{*state} * num_classes + ascii[byte]];
+      if (to == CodePointDfa::kDead) return false;
+      *state = to;
+      if (length_max != kUnbounded) {
+        if (uint64_t{++*count} + shortest[to] > length_max) return false;
+      } else if (*count < length_min) {
+        ++*count;
+      }
+      return length_min == 0 || longest[to] == CodePointDfa::kInfinite ||
+             uint64_t{*count} + longest[to] >= length_min;
+    }
+  };
+  TextTable TableOf(const GrammarFrame& frame) const;
+  // The rule of a number that is judged while it is written and stands where no byte of a number
+  // can follow it, with its place; else null. And `frame` with another place in its number.
+  const NumberRule* ViewNumber(const GrammarFrame& frame, NumberState* state) const;
+  FrameId MoveNumber(const GrammarFrame& frame, const NumberState& state);
   // Appends the tops after the end of the text, whose closing quote was just read.
   void EndText(const GrammarFrame& frame, std::vector<FrameId>* out);
 
@@ -136,6 +169,8 @@ class GrammarMachine {
         static_cast<unsigned __int128>(a ^ 0x9E3779B97F4A7C15U) * (b ^ 0xD6E8FEB86659FD93U);
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   }
+  uint64_t InsideKey(const CodePointDfa& automaton, uint32_t state, uint32_t room,
+                     uint32_t missing) const;
   bool FreeEscapes(const GrammarFrame& frame) const;
   bool KeyLive(const GrammarFrame& object, uint32_t state) const;
   bool OtherKeyFits(const GrammarFrame& object) const;

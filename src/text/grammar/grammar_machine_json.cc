@@ -49,6 +49,13 @@ NumberState StateOf(const GrammarFrame& frame) {
   return state;
 }
 
+void SetPlace(const NumberState& state, GrammarFrame* frame) {
+  frame->state = state.negative ? 1 : 0;
+  frame->aux = state.fraction_digits;
+  frame->value = static_cast<uint64_t>(state.digits);
+  frame->extra = static_cast<uint64_t>(state.digits >> 64);
+}
+
 }  // namespace
 
 bool GrammarMachine::StepSpace(FrameId id, uint8_t byte) {
@@ -168,12 +175,32 @@ void GrammarMachine::StepNumber(FrameId id, uint8_t byte) {
       return;
     }
   } else if (plan.rule.kind() == NumberRule::Kind::kScaled) {
-    next.state = state.negative ? 1 : 0;
-    next.aux = state.fraction_digits;
-    next.value = static_cast<uint64_t>(state.digits);
-    next.extra = static_cast<uint64_t>(state.digits >> 64);
+    SetPlace(state, &next);
   }
   Emit(next);
+}
+
+const NumberRule* GrammarMachine::ViewNumber(const GrammarFrame& frame, NumberState* state) const {
+  if (frame.kind != Kind::kNumber) return nullptr;
+  const NumberRule& rule = program_.numbers[frame.plan].rule;
+  const Kind parent = frames_[frame.parent].kind;
+  const bool fits = rule.kind() == NumberRule::Kind::kFree ||
+                    rule.kind() == NumberRule::Kind::kInteger ||
+                    rule.kind() == NumberRule::Kind::kScaled;
+  if (!fits || (parent != Kind::kObject && parent != Kind::kArray && parent != Kind::kDone)) {
+    return nullptr;
+  }
+  *state = StateOf(frame);
+  return &rule;
+}
+
+FrameId GrammarMachine::MoveNumber(const GrammarFrame& frame, const NumberState& state) {
+  GrammarFrame next = frame;
+  next.phase = state.phase;
+  if (program_.numbers[frame.plan].rule.kind() == NumberRule::Kind::kScaled) {
+    SetPlace(state, &next);
+  }
+  return Add(next);
 }
 
 bool GrammarMachine::NumberMayEnd(FrameId id) const {

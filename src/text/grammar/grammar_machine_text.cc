@@ -108,6 +108,8 @@ GrammarMachine::TextView GrammarMachine::ViewText(const GrammarFrame& frame,
       view.open = automaton.full(frame.state)   ? Open::kFull
                   : automaton.open(frame.state) ? Open::kPlain
                                                 : Open::kNone;
+      // Any key may be one that the schema does not name, so the automaton alone decides.
+      view.inside_key = InsideKey(automaton, frame.state, 0, 0);
     }
   } else if (frame.kind == Kind::kString) {
     ViewString(frame, common, &view);
@@ -131,10 +133,33 @@ void GrammarMachine::ViewString(const GrammarFrame& frame, uint32_t common, Text
   }
   // Equal: the automaton, its state, and both limits where they are near enough to matter.
   const bool roomy = uint64_t{view->room} >= uint64_t{common} + automaton.shortest_max();
-  uint64_t key = Mix(automaton.hash(), frame.state);
-  key = Mix(key, roomy ? kUnbounded : view->room);
-  key = Mix(key, frame.count < plan.length_min ? plan.length_min - frame.count : 0);
-  view->inside_key = Mix(key, program_.escapes_anywhere ? 3 : 5) | 1;
+  view->inside_key = InsideKey(automaton, frame.state, roomy ? kUnbounded : view->room,
+                               frame.count < plan.length_min ? plan.length_min - frame.count : 0);
+}
+
+uint64_t GrammarMachine::InsideKey(const CodePointDfa& automaton, uint32_t state, uint32_t room,
+                                   uint32_t missing) const {
+  const uint64_t limits = uint64_t{room} << 32 | missing;
+  return Mix(Mix(automaton.hash(), state), Mix(limits, program_.escapes_anywhere ? 3 : 5)) | 1;
+}
+
+GrammarMachine::TextTable GrammarMachine::TableOf(const GrammarFrame& frame) const {
+  const CodePointDfa& automaton = AutomatonOf(frame);
+  TextTable table;
+  table.next = automaton.table();
+  table.ascii = automaton.ascii();
+  table.shortest = automaton.shortest_table();
+  table.longest = automaton.longest_table();
+  table.num_classes = automaton.num_classes();
+  table.json = frame.kind != Kind::kRule;
+  if (frame.kind == Kind::kString) {
+    table.length_min = program_.strings[frame.plan].length_min;
+    table.length_max = program_.strings[frame.plan].length_max;
+  } else if (frame.kind == Kind::kKey) {
+    table.complete =
+        program_.objects[frame.plan].always_other && OtherKeyFits(frames_[frame.parent]);
+  }
+  return table;
 }
 
 void GrammarMachine::EndText(const GrammarFrame& frame, std::vector<FrameId>* out) {

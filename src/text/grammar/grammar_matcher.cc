@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kGarbageMax = 16384;      // frames beyond twice the live ones
 constexpr int64_t kMaskSteps = 4'000'000;  // some hundred milliseconds: far beyond any honest mask
-constexpr size_t kCachedCost = 64;        // trie nodes: a cheaper mask is made anew
+constexpr size_t kCachedCost = 64;         // trie nodes: a cheaper mask is made anew
 
 }  // namespace
 

@@ -18,9 +18,7 @@ size_t MaskWalker::AddMask(FrameId top, std::span<uint64_t> mask) {
   const GrammarFrame text = machine_->frame(top);
   levels_.resize(TokenTrie::kTokenBytesMax + 1);
   tops_.assign(1, top);
-  Level& start = levels_[0];
-  start = {0, 1, before, false, top, 0, 0};
-  MakeLight(&start);
+  SetStart(0, 1);
   const size_t cost = AddText(text, mask);
   machine_->Release(before);
   return cost;
@@ -38,7 +36,7 @@ size_t MaskWalker::AddText(const GrammarFrame& text, std::span<uint64_t> mask) {
     trie_->AddEnds(mask);
     tops_.clear();
     machine_->EndText(text, &tops_);
-    levels_[0] = {0, tops_.size(), machine_->mark(), false, 0, 0, 0};
+    SetStart(0, tops_.size());
     return Walk(trie_->after_quote(), mask);
   }
   if (view.inside_key != 0) {
@@ -73,12 +71,11 @@ size_t MaskWalker::Walk(const TokenTrie::Tree& tree, std::span<uint64_t> mask) {
   size_t cost = 0;
   for (size_t n = 0; n < tree.size(); ++cost) {
     const TokenTrie::Node& node = tree.nodes[n];
-    Level& level = levels_[node.depth];
     if (machine_->steps() > steps_max_) {
       machine_->ReachLimit(kOutOfSteps);
       break;
     }
-    if (!Advance(levels_[node.depth - 1], node.byte, &level)) {
+    if (!Advance(node.depth, node.byte)) {
       n = node.subtree_end;
       continue;
     }
@@ -91,46 +88,75 @@ size_t MaskWalker::Walk(const TokenTrie::Tree& tree, std::span<uint64_t> mask) {
   return cost;
 }
 
+void MaskWalker::SetStart(size_t begin, size_t end) {
+  Level& start = levels_[0];
+  start.begin = begin;
+  start.end = end;
+  start.mark = machine_->mark();
+  MakeLight(0);
+}
+
 // Light only where a code point inside the text cannot end it as well.
-void MaskWalker::MakeLight(Level* level) const {
-  level->light = false;
-  if (level->end - level->begin != 1) return;
+void MaskWalker::MakeLight(uint32_t depth) {
+  Level& level = levels_[depth];
+  level.light = false;
+  level.rule = nullptr;
+  if (level.end - level.begin != 1) return;
   using Kind = GrammarFrame::Kind;
-  const GrammarFrame& text = machine_->frame(tops_[level->begin]);
+  const GrammarFrame& text = machine_->frame(tops_[level.begin]);
+  level.rule = machine_->ViewNumber(text, &level.number);
+  if (level.rule != nullptr) {
+    level.light = true;
+    level.anchor = depth;
+    level.base = tops_[level.begin];
+    return;
+  }
   const bool alone = text.kind == Kind::kString || text.kind == Kind::kKey ||
                      (text.kind == Kind::kRule && text.parent == GrammarMachine::kDone &&
                       !machine_->AutomatonOf(text).has_calls());
   if (!alone || text.phase != 0) return;
-  level->light = true;
-  level->base = tops_[level->begin];
-  level->state = text.state;
-  level->count = text.count;
+  level.light = true;
+  level.anchor = depth;
+  level.base = tops_[level.begin];
+  level.state = text.state;
+  level.count = text.count;
+  level.table = machine_->TableOf(text);
 }
 
-bool MaskWalker::StaysLight(const GrammarFrame& text, uint8_t byte) {
-  if (byte >= 0x80) return false;
-  return text.kind == GrammarFrame::Kind::kRule || (byte >= 0x20 && byte != '"' && byte != '\\');
-}
-
-bool MaskWalker::Advance(const Level& from, uint8_t byte, Level* to) {
-  if (from.light && StaysLight(machine_->frame(from.base), byte)) {
-    to->state = from.state;
-    to->count = from.count;
-    if (!machine_->AdvanceText(machine_->frame(from.base), byte, &to->state, &to->count)) {
-      return false;
+// From the level above `depth` to that at `depth`.
+bool MaskWalker::Advance(uint32_t depth, uint8_t byte) {
+  const Level& above = levels_[depth - 1];
+  Level* to = &levels_[depth];
+  if (above.rule != nullptr) {
+    if ((byte >= '0' && byte <= '9') || byte == '.' || (byte | 0x20) == 'e' || byte == '-' ||
+        byte == '+') {
+      to->light = true;
+      to->rule = above.rule;
+      to->anchor = above.anchor;
+      to->number = above.number;
+      return above.rule->Step(static_cast<char>(byte), &to->number);
     }
-    to->light = true;
-    to->base = from.base;
-    to->mark = from.mark;
-    to->begin = to->end = from.end;
-    return true;
+  } else if (above.light) {
+    const Level& anchor = levels_[above.anchor];
+    if (anchor.table.Takes(byte)) {
+      to->light = true;
+      to->rule = nullptr;
+      to->anchor = above.anchor;
+      to->state = above.state;
+      to->count = above.count;
+      if (anchor.table.complete) return anchor.table.Advance(byte, &to->state, &to->count);
+      return machine_->AdvanceText(machine_->frame(anchor.base), byte, &to->state, &to->count);
+    }
   }
+  const Level& from = above.light ? levels_[above.anchor] : above;
   machine_->Release(from.mark);
   tops_.resize(from.end);
   to->begin = from.end;
-  if (from.light) {
+  if (above.light) {
     const GrammarFrame text = machine_->frame(from.base);
-    const FrameId moved = machine_->MoveText(text, from.state, from.count);
+    const FrameId moved = above.rule != nullptr
+                              ? machine_->MoveNumber(text, above.number)
+                              : machine_->MoveText(text, above.state, above.count);
     machine_->Step(moved, byte, to->begin, &tops_);
   } else {
     for (size_t i = from.begin; i < from.end; ++i) {
@@ -139,7 +165,7 @@ bool MaskWalker::Advance(const Level& from, uint8_t byte, Level* to) {
   }
   to->end = tops_.size();
   to->mark = machine_->mark();
-  MakeLight(to);
+  MakeLight(depth);
   return to->end > to->begin;
 }
 

@@ -26,24 +26,28 @@ class MaskWalker {
   size_t AddMask(FrameId top, std::span<uint64_t> mask);
 
  private:
-  // The set of stacks after the bytes on the way to a node; or, where that is one stack inside a
-  // text, light: the stack `base` with another place in its text, for which no frame is made.
+  // The set of stacks after the bytes on the way to a node. Where that is one stack inside a text,
+  // or a number, the levels below are light while that goes on: only the place in it moves.
   struct Level {
+    bool light = false;
+    const NumberRule* rule = nullptr;  // of a light level in a number
+    NumberState number;
+    uint32_t anchor = 0;  // of a light level: the depth that holds the rest
+    uint32_t state = 0;
+    uint32_t count = 0;
     size_t begin = 0;  // in tops_
     size_t end = 0;
     GrammarMachine::Mark mark;  // of the machine after these stacks were made
-    bool light = false;
-    FrameId base = 0;
-    uint32_t state = 0;
-    uint32_t count = 0;
+    FrameId base = 0;           // the stack inside the text
+    GrammarMachine::TextTable table;
   };
 
   size_t AddText(const GrammarFrame& text, std::span<uint64_t> mask);
   size_t AddInside(const GrammarMachine::TextView& view, std::span<uint64_t> mask);
   size_t Walk(const TokenTrie::Tree& tree, std::span<uint64_t> mask);
-  bool Advance(const Level& from, uint8_t byte, Level* to);
-  void MakeLight(Level* level) const;
-  static bool StaysLight(const GrammarFrame& text, uint8_t byte);
+  bool Advance(uint32_t depth, uint8_t byte);
+  void SetStart(size_t begin, size_t end);
+  void MakeLight(uint32_t depth);
 
   GrammarMachine* machine_;
   const TokenTrie* trie_;

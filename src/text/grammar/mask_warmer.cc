@@ -39,18 +39,32 @@ void WarmMasks(const CompiledGrammar& grammar, const GrammarVocabulary& vocabula
   walker.GrantSteps(kSteps);
   std::vector<uint64_t> mask(vocabulary.trie().mask_words());
   size_t masks = 0;
-  for (uint32_t plan = 0; plan < program.strings.size(); ++plan) {
-    const CodePointDfa& automaton = program.automata[program.strings[plan].automaton];
-    if (automaton.full(CodePointDfa::kStart)) continue;
+  const auto warm = [&](const CodePointDfa& automaton, const GrammarFrame& text) {
+    if (automaton.full(CodePointDfa::kStart)) return;
     for (const uint32_t state : NearestStates(automaton, kStatesOfPattern)) {
       if (++masks > kMasksMax) return;
-      GrammarFrame text;
-      text.kind = GrammarFrame::Kind::kString;
-      text.plan = plan;
       const GrammarMachine::Mark mark = machine.mark();
       walker.AddMask(machine.MoveText(text, state, 0), mask);
       machine.Release(mark);
     }
+  };
+  for (uint32_t plan = 0; plan < program.strings.size(); ++plan) {
+    GrammarFrame text;
+    text.kind = GrammarFrame::Kind::kString;
+    text.plan = plan;
+    warm(program.automata[program.strings[plan].automaton], text);
+  }
+  for (uint32_t plan = 0; plan < program.objects.size(); ++plan) {
+    const ObjectPlan& object = program.objects[plan];
+    if (!object.always_other || object.words > 1) continue;
+    GrammarFrame opened;
+    opened.kind = GrammarFrame::Kind::kObject;
+    opened.plan = plan;
+    GrammarFrame text;
+    text.kind = GrammarFrame::Kind::kKey;
+    text.plan = plan;
+    text.parent = machine.MoveText(opened, 0, 0);
+    warm(program.automata[object.automaton], text);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "text/grammar/number_rule.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace deepinfer {
@@ -13,11 +14,20 @@ constexpr int kTries = 256;  // candidates looked at for one that no exclusion m
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-__int128 PowerOfTen(int n) {
-  __int128 value = 1;
-  for (int i = 0; i < n; ++i) value *= 10;
-  return value;
+constexpr int kPowersMax = 38;
+
+constexpr std::array<__int128, kPowersMax + 1> MakePowers() {
+  std::array<__int128, kPowersMax + 1> powers{};
+  powers[0] = 1;
+  for (int i = 1; i <= kPowersMax; ++i) {
+    powers[static_cast<size_t>(i)] = powers[static_cast<size_t>(i - 1)] * 10;
+  }
+  return powers;
 }
+
+constexpr std::array<__int128, kPowersMax + 1> kPowers = MakePowers();
+
+__int128 PowerOfTen(int n) { return kPowers[static_cast<size_t>(n)]; }
 
 __int128 Gcd(__int128 a, __int128 b) {
   while (b != 0) {
@@ -180,6 +190,7 @@ bool NumberRule::SomeIn(__int128 low, __int128 high) const {
   low = std::max(low, low_);
   high = std::min(high, high_);
   if (low > high) return false;
+  if (step_ == 1 && excluded_.empty() && not_steps_.empty()) return true;
   __int128 value = FirstMultiple(low, step_);
   for (int i = 0; i < kTries && value <= high; ++i, value += step_) {
     const bool excluded = std::find(excluded_.begin(), excluded_.end(), value) != excluded_.end() ||

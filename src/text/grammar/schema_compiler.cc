@@ -105,6 +105,7 @@ Result<uint32_t> SchemaCompiler::AutomatonOf(const StringPattern& pattern) {
   if (!automaton.ok()) {
     return document_->Unsupported(*pattern.schema, pattern.keyword, automaton.status().message());
   }
+  automaton->Minimize();  // fewer states share more masks
   DI_ASSIGN(entry->second, AddAutomaton(std::move(*automaton)));
   return entry->second;
 }
