@@ -1,5 +1,6 @@
-// Decode speed of a model with asynchronous scheduling on and off, one stream and many,
-// interleaved; prints medians of tokens per second and their ratio.
+// Decode speed of a model with asynchronous scheduling on and off, one stream and many: pairs of
+// runs in changing order, after one pair that is not counted. Prints medians of tokens per second,
+// and median and quartiles of the ratios of the pairs.
 //   scheduler_overlap_bench MODEL [--threads N] [--streams N] [--tokens N] [--repeat N]
 #include <algorithm>
 #include <chrono>
@@ -78,9 +79,11 @@ double Measure(LoadedModel* model, const Options& options, bool overlap, int str
   return speed;
 }
 
-double Median(std::vector<double> values) {
+// The value that a part of all is below.
+double Quantile(std::vector<double> values, double part) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const auto last = static_cast<double>(values.size() - 1);
+  return values[static_cast<size_t>(part * last + 0.5)];
 }
 
 int Run(int argc, char** argv) {
@@ -114,12 +117,21 @@ int Run(int argc, char** argv) {
   for (const int streams : {1, options.streams}) {
     std::vector<double> on;
     std::vector<double> off;
-    for (int i = 0; i < options.repeat; ++i) {
-      on.push_back(Measure(model->get(), options, true, streams));
-      off.push_back(Measure(model->get(), options, false, streams));
+    std::vector<double> ratio;
+    for (int i = 0; i <= options.repeat; ++i) {
+      double speed[2] = {};
+      for (const int turn : {0, 1}) {
+        const int overlap = (turn + i) % 2;
+        speed[overlap] = Measure(model->get(), options, overlap == 1, streams);
+      }
+      if (i == 0) continue;
+      off.push_back(speed[0]);
+      on.push_back(speed[1]);
+      ratio.push_back(speed[1] / speed[0]);
     }
-    printf("%3d streams  on %8.1f tokens/s  off %8.1f tokens/s  ratio of medians %.3f\n", streams,
-           Median(on), Median(off), Median(on) / Median(off));
+    printf("%3d streams  on %8.1f tokens/s  off %8.1f tokens/s  ratio %.4f (quartiles %.4f %.4f)\n",
+           streams, Quantile(on, 0.5), Quantile(off, 0.5), Quantile(ratio, 0.5),
+           Quantile(ratio, 0.25), Quantile(ratio, 0.75));
     fflush(stdout);
   }
   return 0;

@@ -181,6 +181,11 @@ class Backend {
   // Any thread.
   virtual WeightCacheStats weight_cache_stats() const { return {}; }
 
+  // A thread beside the runner needs a core for a moment: a device that computes on all of them
+  // leaves one from LendCore (runner thread) to ReturnCore (any thread).
+  virtual void LendCore() {}
+  virtual void ReturnCore() {}
+
   // Bytes of one cache row element of history groups (K and V each): 2 (f16) or 4 (float32 mode).
   virtual int kv_element_bytes() const = 0;
 

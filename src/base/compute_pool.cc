@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/check.h"
+#include "base/helper_trust.h"
 
 namespace deepinfer {
 namespace {
@@ -24,16 +25,8 @@ constexpr int64_t kHelperSpinNs = 60'000;
 // The caller spins this long for a chunk that a helper holds, then parks as well: an idle core is
 // what makes the kernel pull over a helper that waits behind somebody else.
 constexpr int64_t kCallerSpinNs = 100'000;
-// Waiting longer than this plus a few of the caller's own chunks means the helper lost its core.
-constexpr int64_t kDescheduledNs = 400'000;
-constexpr int64_t kBenchNsMin = 4'000'000;
-constexpr int64_t kBenchNsMax = 1'000'000'000;
-// Time is also judged by windows: when the caller waits for helpers through more than this share of
-// one, the helpers cost more than they bring (two threads: no faster than one).
-constexpr int64_t kWindowNs = 2'000'000;
-constexpr int64_t kWaitPercentMax = 45;
-// A helper that ran this many times its last bench without losing its core is trusted again.
-constexpr int64_t kTrustFactor = 4;
+// Only what took longer than this inside a job is asked whether it lost its core meanwhile.
+constexpr int64_t kAskedNs = 300'000;
 
 int64_t NowNs() {
   timespec ts;
@@ -42,6 +35,22 @@ int64_t NowNs() {
 }
 
 void Pause() { __builtin_ia32_pause(); }
+
+// How often this thread gave up its core, wanted or not, and how often not wanted.
+struct Switches {
+  int64_t all = 0;
+  int64_t forced = 0;
+};
+Switches CountSwitches() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return {usage.ru_nvcsw + usage.ru_nivcsw, usage.ru_nivcsw};
+}
+
+int UsableCpus() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
 
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_PRIVATE, expected, nullptr,
@@ -60,15 +69,16 @@ constexpr uint64_t PackRange(uint32_t begin, uint32_t end) { return (uint64_t{be
 struct alignas(64) Lane {
   std::atomic<uint64_t> range{0};
   std::atomic<uint32_t> parked{0};
-  std::atomic<uint32_t> busy{0};  // may hold a claimed chunk
-  std::atomic<int> cpu{-1};       // where it was seen last
+  std::atomic<uint32_t> busy{0};      // may hold a claimed chunk
+  std::atomic<int> cpu{-1};           // where it was seen last
+  std::atomic<int64_t> worked_ns{0};  // in chunks, on another core than the caller
+  // Of the current job; the caller reads them when all is done, and clears them before the next.
+  std::atomic<int64_t> job_ns{0};
+  std::atomic<uint32_t> job_unfit{0};  // it had no core of its own all the time
+  std::atomic<int> job_chunks{0};
   // Of the caller alone.
-  bool benched = false;
+  alignas(64) HelperTrust trust;
   bool suspect = false;
-  int64_t waited_ns = 0;  // for this helper, in this window
-  int64_t benched_until_ns = 0;
-  int64_t bench_ns = kBenchNsMin;
-  int64_t active_since_ns = 0;
 };
 
 int ClaimFront(std::atomic<uint64_t>* range) {
@@ -100,19 +110,32 @@ int ClaimBack(std::atomic<uint64_t>* range) {
 }  // namespace
 
 struct ComputePool::Impl {
-  explicit Impl(int threads) : num_threads(threads), lanes(static_cast<size_t>(threads)) {}
+  explicit Impl(int threads)
+      : num_threads(threads),
+        has_all_cores(threads > 1 && threads >= UsableCpus()),
+        lanes(static_cast<size_t>(threads)) {}
 
   void HelperLoop(int thread);
   int Work(int thread);
-  void Publish(int chunks);
+  void Publish(int chunks, int helpers_present);
   void WaitForHelpers(int outstanding, int64_t started_ns, int own_chunks);
-  void Judge(int64_t started_ns, int64_t wait_begin_ns, int64_t limit_ns);
-  void BenchLane(Lane* lane, int64_t now_ns);
+  void Judge(int64_t lost_ns);
+  int64_t OwnLoss(int64_t own_ns, int own_chunks);
   bool SharesCpuWithBusyHelper() const;
   void EndBenches(int64_t now_ns);
   int active_now() const { return active.load(std::memory_order_relaxed); }
+  bool lent_now() const { return lent.load(std::memory_order_relaxed); }
+  bool Absent(size_t lane) const {
+    return lanes[lane].trust.benched() || (lent_in_job && lane + 1 == lanes.size());
+  }
+  // Settles for the next job who takes part; the number of helpers.
+  int CallUp() {
+    lent_in_job = lent_now();
+    return active_now() - (lent_in_job && !lanes.back().trust.benched() ? 1 : 0);
+  }
 
   const int num_threads;
+  const bool has_all_cores;
   std::vector<Lane> lanes;  // lane 0 is the caller's
   std::vector<std::thread> helpers;
   std::atomic<bool> stopping{false};
@@ -124,8 +147,10 @@ struct ComputePool::Impl {
   alignas(64) std::atomic<int> done{0};  // chunks finished by helpers
   alignas(64) std::atomic<uint32_t> caller_parked{0};
   std::atomic<int> active{0};
+  alignas(64) std::atomic<bool> lent{false};  // the core of the last helper
   // Of the caller alone.
-  int64_t window_begin_ns = 0;
+  bool lent_in_job = false;
+  int64_t own_switches = 0;  // when it was last asked
 };
 
 // Runs chunks until none is left; returns how many.
@@ -150,26 +175,42 @@ void ComputePool::Impl::HelperLoop(int thread) {
     return static_cast<uint32_t>(word >> 32) < static_cast<uint32_t>(word);
   };
   int64_t idle_since_ns = NowNs();
+  int64_t worked_ns = 0;
+  int64_t switches = CountSwitches().all;
   while (!stopping.load(std::memory_order_acquire)) {
     for (int spin = 0; spin < 32 && !has_work(); ++spin) Pause();
     if (has_work()) {
+      const int cpu = sched_getcpu();
       lane.busy.store(1, std::memory_order_relaxed);
-      lane.cpu.store(sched_getcpu(), std::memory_order_relaxed);
+      lane.cpu.store(cpu, std::memory_order_relaxed);
+      const int64_t begin_ns = NowNs();
       const int count = Work(thread);
+      idle_since_ns = NowNs();
       lane.busy.store(0, std::memory_order_relaxed);
       if (count > 0) {
+        const int64_t job_ns = idle_since_ns - begin_ns;
+        // On the caller's core it only kept the caller from the same work.
+        bool unfit = cpu == lanes[0].cpu.load(std::memory_order_relaxed);
+        if (!unfit) lane.worked_ns.store(worked_ns += job_ns, std::memory_order_relaxed);
+        if (job_ns > kAskedNs) {
+          const int64_t now = CountSwitches().all;
+          unfit = unfit || now != switches;
+          switches = now;
+        }
+        lane.job_unfit.store(unfit ? 1 : 0, std::memory_order_relaxed);
+        lane.job_ns.store(job_ns, std::memory_order_relaxed);
+        lane.job_chunks.store(count, std::memory_order_relaxed);
         done.fetch_add(count, std::memory_order_seq_cst);
         if (caller_parked.load(std::memory_order_seq_cst) != 0 &&
             caller_parked.exchange(0, std::memory_order_seq_cst) != 0) {
           FutexWake(&caller_parked);
         }
       }
-      idle_since_ns = NowNs();
       continue;
     }
     // Spinning on the caller's own core would keep the work from coming.
     if (sched_getcpu() != lanes[0].cpu.load(std::memory_order_relaxed) &&
-        NowNs() - idle_since_ns < kHelperSpinNs) {
+        !(thread + 1 == num_threads && lent_now()) && NowNs() - idle_since_ns < kHelperSpinNs) {
       continue;
     }
     lane.parked.store(1, std::memory_order_seq_cst);
@@ -179,6 +220,7 @@ void ComputePool::Impl::HelperLoop(int thread) {
     }
     lane.parked.store(0, std::memory_order_seq_cst);
     idle_since_ns = NowNs();
+    switches = CountSwitches().all;
   }
 }
 
@@ -193,13 +235,18 @@ bool ComputePool::Impl::SharesCpuWithBusyHelper() const {
   return false;
 }
 
+// Where chunks end at different times somebody waits for up to one of them; more than that is lost.
 void ComputePool::Impl::WaitForHelpers(int outstanding, int64_t started_ns, int own_chunks) {
-  for (int spin = 0; spin < 128; ++spin) {
-    if (done.load(std::memory_order_acquire) == outstanding) return;
-    Pause();
-  }
   const int64_t wait_begin_ns = NowNs();
   const int64_t own_ns = wait_begin_ns - started_ns;
+  for (Lane& lane : lanes) lane.suspect = false;
+  for (int spin = 0; spin < 128; ++spin) {
+    if (done.load(std::memory_order_acquire) == outstanding) {
+      if (own_ns > kAskedNs) Judge(OwnLoss(own_ns, own_chunks));
+      return;
+    }
+    Pause();
+  }
   const int64_t spin_ns = std::max(kCallerSpinNs, own_ns / 4);
   for (Lane& lane : lanes) lane.suspect = lane.busy.load(std::memory_order_relaxed) != 0;
   while (done.load(std::memory_order_acquire) != outstanding && !SharesCpuWithBusyHelper() &&
@@ -211,57 +258,64 @@ void ComputePool::Impl::WaitForHelpers(int outstanding, int64_t started_ns, int 
     if (done.load(std::memory_order_seq_cst) != outstanding) FutexWait(&caller_parked, 1);
     caller_parked.store(0, std::memory_order_seq_cst);
   }
-  Judge(started_ns, wait_begin_ns, kDescheduledNs + 3 * own_ns / std::max(1, own_chunks));
+  for (Lane& lane : lanes) {
+    lane.suspect = lane.suspect && lane.job_chunks.load(std::memory_order_relaxed) != 0 &&
+                   lane.job_unfit.load(std::memory_order_relaxed) != 0;
+  }
+  Judge(NowNs() - wait_begin_ns - own_ns / std::max(1, own_chunks));
 }
 
-// Benches who lost its core in this wait, and who was waited for through most of a window.
-void ComputePool::Impl::Judge(int64_t started_ns, int64_t wait_begin_ns, int64_t limit_ns) {
-  const int64_t now_ns = NowNs();
-  const int64_t waited_ns = now_ns - wait_begin_ns;
-  if (now_ns - window_begin_ns > 2 * kWindowNs) {  // stale: the engine was idle or never waited
-    window_begin_ns = started_ns;
-    for (Lane& lane : lanes) lane.waited_ns = 0;
-  }
-  const int64_t window_ns = now_ns - window_begin_ns;
+// How much longer the caller took than helpers would have taken for its chunks, if it lost its
+// core: there might have been one for it without them.
+int64_t ComputePool::Impl::OwnLoss(int64_t own_ns, int own_chunks) {
+  const int64_t switches = CountSwitches().forced;
+  if (switches == own_switches) return 0;
+  own_switches = switches;
+  int64_t loss_ns = 0;
+  Lane* last = nullptr;
   for (size_t i = 1; i < lanes.size(); ++i) {
     Lane& lane = lanes[i];
-    if (!lane.suspect || lane.benched) continue;
-    lane.waited_ns += waited_ns;
-    if (waited_ns > limit_ns ||
-        (window_ns > kWindowNs && 100 * lane.waited_ns > kWaitPercentMax * window_ns)) {
-      BenchLane(&lane, now_ns);
-    }
+    if (Absent(i)) continue;
+    last = &lane;
+    const int chunks = lane.job_chunks.exchange(0, std::memory_order_relaxed);
+    if (chunks == 0) continue;
+    const int64_t chunk_ns = lane.job_ns.load(std::memory_order_relaxed) / chunks;
+    loss_ns = std::max(loss_ns, own_ns - (own_chunks + 1) * chunk_ns);
   }
-  if (window_ns > kWindowNs) {
-    window_begin_ns = now_ns;
-    for (Lane& lane : lanes) lane.waited_ns = 0;
-  }
+  if (last != nullptr) last->suspect = true;
+  return loss_ns;
 }
 
-void ComputePool::Impl::BenchLane(Lane* lane, int64_t now_ns) {
-  if (now_ns - lane->active_since_ns > kTrustFactor * lane->bench_ns) {
-    lane->bench_ns = std::max(kBenchNsMin, lane->bench_ns / 4);
-  } else {
-    lane->bench_ns = std::min(kBenchNsMax, lane->bench_ns * 2);
+// Charges the suspects with the time lost in the job that just ended.
+void ComputePool::Impl::Judge(int64_t lost_ns) {
+  if (lost_ns <= 0) return;
+  const int64_t now_ns = NowNs();
+  int suspects = 0;
+  for (size_t i = 1; i < lanes.size(); ++i) {
+    suspects += lanes[i].suspect && !lanes[i].trust.benched() ? 1 : 0;
   }
-  lane->benched = true;
-  lane->benched_until_ns = now_ns + lane->bench_ns;
-  active.fetch_sub(1, std::memory_order_relaxed);
+  const int taking_part = active_now();
+  for (size_t i = 1; i < lanes.size(); ++i) {
+    Lane& lane = lanes[i];
+    if (!lane.suspect || lane.trust.benched()) continue;
+    lane.trust.Lost(now_ns, lost_ns / suspects, lane.worked_ns.load(std::memory_order_relaxed),
+                    taking_part);
+    if (lane.trust.benched()) active.fetch_sub(1, std::memory_order_relaxed);
+  }
 }
 
 void ComputePool::Impl::EndBenches(int64_t now_ns) {
   for (size_t i = 1; i < lanes.size(); ++i) {
     Lane& lane = lanes[i];
-    if (!lane.benched || lane.benched_until_ns > now_ns) continue;
-    lane.benched = false;
-    lane.active_since_ns = now_ns;
-    active.fetch_add(1, std::memory_order_relaxed);
+    if (lane.trust.TryReturn(now_ns, lane.worked_ns.load(std::memory_order_relaxed))) {
+      active.fetch_add(1, std::memory_order_relaxed);
+    }
   }
 }
 
 // Gives the caller and every helper that takes part a contiguous share, and wakes who is parked.
-void ComputePool::Impl::Publish(int chunks) {
-  const int64_t shares = std::min(chunks, 1 + active.load(std::memory_order_relaxed));
+void ComputePool::Impl::Publish(int chunks, int helpers_present) {
+  const int64_t shares = std::min(chunks, 1 + helpers_present);
   const auto share_begin = [&](int64_t share) {
     return static_cast<uint32_t>(share * chunks / shares);
   };
@@ -269,14 +323,15 @@ void ComputePool::Impl::Publish(int chunks) {
   lanes[0].cpu.store(sched_getcpu(), std::memory_order_relaxed);
   int64_t share = 0;
   for (size_t i = 0; i < lanes.size() && share < shares; ++i) {
-    if (lanes[i].benched) continue;
+    if (Absent(i)) continue;
+    lanes[i].job_chunks.store(0, std::memory_order_relaxed);
     lanes[i].range.store(PackRange(share_begin(share), share_begin(share + 1)),
                          std::memory_order_seq_cst);
     ++share;
   }
   for (size_t i = 1; i < lanes.size(); ++i) {
     Lane& lane = lanes[i];
-    if (lane.benched || lane.parked.load(std::memory_order_seq_cst) == 0) continue;
+    if (Absent(i) || lane.parked.load(std::memory_order_seq_cst) == 0) continue;
     if (lane.parked.exchange(0, std::memory_order_seq_cst) != 0) FutexWake(&lane.parked);
   }
 }
@@ -310,6 +365,12 @@ int ComputePool::threads() const { return impl_->num_threads; }
 
 int ComputePool::active_helpers() const { return impl_->active.load(std::memory_order_relaxed); }
 
+void ComputePool::LendCore() {
+  if (impl_->has_all_cores) impl_->lent.store(true, std::memory_order_relaxed);
+}
+
+void ComputePool::ReturnCore() { impl_->lent.store(false, std::memory_order_relaxed); }
+
 void ComputePool::RunErased(int chunks, ChunkFn fn, void* context) {
   Impl& impl = *impl_;
   int64_t now_ns = 0;
@@ -317,13 +378,14 @@ void ComputePool::RunErased(int chunks, ChunkFn fn, void* context) {
     now_ns = NowNs();
     if (impl.active_now() < impl.num_threads - 1) impl.EndBenches(now_ns);
   }
-  if (chunks <= 1 || impl.active_now() == 0) {
+  const int helpers = chunks > 1 ? impl.CallUp() : 0;
+  if (helpers == 0) {
     for (int chunk = 0; chunk < chunks; ++chunk) fn(context, chunk, 0);
     return;
   }
   impl.fn = fn;
   impl.context = context;
-  impl.Publish(chunks);
+  impl.Publish(chunks, helpers);
   const int own_chunks = impl.Work(0);
   impl.WaitForHelpers(chunks - own_chunks, now_ns, own_chunks);
 }

@@ -1,7 +1,7 @@
 // Fork-join pool for one device's compute: helpers spin briefly then park; chunks are claimed one
-// by one, so a helper that does not run holds up nobody. A helper seen descheduled inside a chunk
-// is benched for a while, so that one busy neighbour cannot collapse the step; benches grow while
-// the neighbour stays. One owner (the runner thread) calls Run; never nested.
+// by one, so a helper that does not run holds up nobody but in the one chunk it holds. Helpers that
+// cost more waiting than they bring sit out for a while (HelperTrust), so that one busy neighbour
+// cannot collapse the step. One owner (the runner thread) calls Run; never nested.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,11 @@ class ComputePool {
   explicit ComputePool(int threads);
   ~ComputePool();
   int threads() const;
+  // A thread that works beside the owner needs a core for a moment and the pool has them all: from
+  // LendCore (the owner's) to ReturnCore (any thread's) the last helper takes no work and parks.
+  // Nothing happens where the pool leaves a core free.
+  void LendCore();
+  void ReturnCore();
   // Helpers taking part now; threads() - 1 on a quiet machine. For metrics and tests.
   int active_helpers() const;
 

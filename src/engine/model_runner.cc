@@ -108,7 +108,11 @@ void ModelRunner::Feed(Ticket /*ticket*/, const LateInputs& late) {
 }
 
 const StepResult& ModelRunner::Collect(Ticket ticket) {
-  const std::optional<Ticket> done = done_.Pop();
+  std::optional<Ticket> done = done_.TryPop();
+  if (!done.has_value()) {
+    backend_->ReturnCore();
+    done = done_.Pop();
+  }
   DI_CHECK(done == ticket, "step {} is not next", ticket);
   return results_[static_cast<size_t>(ticket) % results_.size()];
 }
@@ -153,6 +157,8 @@ void ModelRunner::Loop() {
                            std::chrono::steady_clock::now() - begin)
                            .count();
     Delay();
+    // The engine thread starts to work when it has the step, and stops in its next Collect.
+    backend_->LendCore();
     if (done_.Push(Ticket(step->ticket)) != PushResult::kOk) return;
     // From here on plan, requests and result belong to the engine thread. Drafts need none of them,
     // so they are made while it applies the step.

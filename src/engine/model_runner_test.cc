@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -30,6 +31,8 @@ class FakeBackend final : public Backend {
                                               std::span<const TensorView> experts) override {
     return real_->BindExperts(file, experts);
   }
+  void LendCore() override { ++lent; }
+  void ReturnCore() override { ++returned; }
   int kv_element_bytes() const override { return 4; }
   std::unique_ptr<Activation> CreateActivation(int64_t cols,
                                                std::span<const Weight* const> readers) override {
@@ -61,6 +64,9 @@ class FakeBackend final : public Backend {
   void ParallelRows(int count, void (*body)(void* context, int i), void* context) override {
     for (int i = count - 1; i >= 0; --i) body(context, i);
   }
+
+  std::atomic<int> lent{0};
+  std::atomic<int> returned{0};
 
  private:
   BackendInfo info_;
@@ -230,6 +236,21 @@ TEST_F(ModelRunnerTest, ContinuesFromDeviceStateWhileTheHostKnowsNothing) {
     EXPECT_EQ(TokenOf(one, 0), 7);
     runner_->Feed(b, {});
     EXPECT_EQ(TokenOf(runner_->Collect(b), 0), 14);
+  }
+}
+
+TEST_F(ModelRunnerTest, LendsACoreWithEveryStepThatEnds) {
+  Start();
+  const Request request = Greedy({3, 4});
+  StepPlan plan;
+  AddSetup(&plan, 2, &request);
+  AddRow(&plan, 2, 0, {3, 4}, {5, 1});
+  for (int step = 1; step <= 3; ++step) {
+    Run(plan);
+    EXPECT_EQ(backend_.lent, step);
+    EXPECT_LE(backend_.returned, step);
+    plan = {};
+    AddRow(&plan, 2, 1 + step, {}, {});
   }
 }
 

@@ -36,6 +36,8 @@ class CpuBackend final : public Backend {
   WeightCacheStats weight_cache_stats() const override {
     return context_.weight_cache == nullptr ? WeightCacheStats() : context_.weight_cache->stats();
   }
+  void LendCore() override { context_.pool->LendCore(); }
+  void ReturnCore() override { context_.pool->ReturnCore(); }
   int kv_element_bytes() const override { return context_.float32 ? 4 : 2; }
   std::unique_ptr<Activation> CreateActivation(int64_t cols,
                                                std::span<const Weight* const> readers) override;
