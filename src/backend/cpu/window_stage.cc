@@ -18,6 +18,7 @@ constexpr int kHeadsMost = 16;
 constexpr int kHeadsLeast = 4;  // that one pass over the rows serves
 constexpr int kRopeHalfMax = 256;
 constexpr int kEntriesAhead = 6;
+constexpr int kQueriesTogether = 8;
 constexpr int kListsAtOnce = 8;  // the tokens of a verification
 
 // Heads of one item: fewer where there would be no work for every thread.
@@ -86,31 +87,39 @@ WindowStage::List WindowStage::ListOf(const StepInput& step, const WindowSpec& s
   return list;
 }
 
+// Window rows of positions [first, first + count).
+void WindowStage::DecodeWindow(const WindowSpec& spec, const StateView& ring, const List& list,
+                               int first, int count, float* out) const {
+  for (int p = first; p < first + count; ++p, out += spec.dim) {
+    const std::byte* from = p >= list.fresh_first
+                                ? list.fresh + (p - list.fresh_first) * WindowRowBytes(spec.dim)
+                                : ring.At(list.slot, p);
+    context_->sparse().decode_window(from, spec.dim, out);
+  }
+}
+
+// `count` entries of the list. They lie anywhere in the cache: each is fetched some rows ahead.
+void WindowStage::DecodeEntries(const WindowSpec& spec, const HistoryView& entries,
+                                const List& list, int first, int count, float* out) const {
+  const std::byte* from[kAttendRows];
+  for (int i = 0; i < count; ++i) from[i] = entries.Entry(list.row, list.selected[first + i]);
+  for (int i = 0; i < count; ++i) {
+    if (i + kEntriesAhead < count) FetchRow(from[i + kEntriesAhead], MainEntryBytes(spec.dim));
+    context_->sparse().decode_entry(from[i], spec.dim, out + int64_t{i} * spec.dim);
+  }
+}
+
 // Rows [64, dim] of the tile.
 void WindowStage::DecodeTile(const WindowSpec& spec, const StateView& ring,
                              const HistoryView* entries, const List& list, int tile,
                              float* out) const {
-  const SparseKernels& kernels = context_->sparse();
   const int first = tile * kAttendRows;
   const int count = std::min(kAttendRows, list.count - first);
   const int window = std::clamp(list.window - first, 0, count);
-  for (int i = 0; i < window; ++i) {
-    const int p = list.window_first + first + i;
-    const std::byte* from = p >= list.fresh_first
-                                ? list.fresh + (p - list.fresh_first) * WindowRowBytes(spec.dim)
-                                : ring.At(list.slot, p);
-    kernels.decode_window(from, spec.dim, out + int64_t{i} * spec.dim);
-  }
+  DecodeWindow(spec, ring, list, list.window_first + first, window, out);
   if (window == count) return;
-  // Entries lie anywhere in the cache: they are fetched some rows ahead.
-  const std::byte* from[kAttendRows];
-  for (int i = window; i < count; ++i) {
-    from[i] = entries->Entry(list.row, list.selected[first + i - list.window]);
-  }
-  for (int i = window; i < count; ++i) {
-    if (i + kEntriesAhead < count) FetchRow(from[i + kEntriesAhead], MainEntryBytes(spec.dim));
-    kernels.decode_entry(from[i], spec.dim, out + int64_t{i} * spec.dim);
-  }
+  DecodeEntries(spec, *entries, list, first + window - list.window, count - window,
+                out + int64_t{window} * spec.dim);
 }
 
 // The reference: the sum in the order of the list.
@@ -157,15 +166,12 @@ void WindowStage::StartHeads(const WindowSpec& spec, const Query& query, int hea
   }
 }
 
-void WindowStage::AttendTile(const WindowSpec& spec, const List& list, int tile, const float* rows,
-                             int heads, const State& state) const {
-  const int count = std::min(kAttendRows, list.count - tile * kAttendRows);
-  const float* row[kAttendRows];
-  for (int i = 0; i < count; ++i) row[i] = rows + int64_t{i} * spec.dim;
+void WindowStage::AttendTile(const WindowSpec& spec, const float* const* rows, int count, int heads,
+                             const State& state) const {
   context_->sparse().attend({.q = state.q,
                              .heads = heads,
                              .dim = spec.dim,
-                             .rows = row,
+                             .rows = rows,
                              .count = count,
                              .max = state.max,
                              .sum = state.sum,
@@ -192,22 +198,67 @@ WindowStage::State WindowStage::StateOf(const WindowSpec& spec, int heads, int t
   return {.q = at, .acc = at + size, .max = at + 2 * size, .sum = at + 2 * size + heads};
 }
 
-// A query with all its heads is an item; its tiles pass one after the other.
+// Neighbouring queries of a row share the window rows that they see.
+void WindowStage::GroupQueries(int most) {
+  groups_.clear();
+  for (int i = 0; i < static_cast<int>(lists_.size()); ++i) {
+    const List& list = lists_[static_cast<size_t>(i)];
+    const int end = list.window_first + list.window;
+    Group* group = groups_.empty() ? nullptr : &groups_.back();
+    const bool next = group != nullptr && group->count < most &&
+                      lists_[static_cast<size_t>(group->first)].fresh == list.fresh &&
+                      list.window_first <= group->window_end && list.window > 0 &&
+                      list.window_first >= group->window_first && end >= group->window_end;
+    if (next) {
+      ++group->count;
+      group->window_end = end;
+    } else {
+      groups_.push_back(
+          {.first = i, .count = 1, .window_first = list.window_first, .window_end = end});
+    }
+  }
+}
+
+void WindowStage::AttendWithWindow(const WindowSpec& spec, const HistoryView* entries, int query,
+                                   const float* window, float* tile_rows,
+                                   const State& state) const {
+  const List& list = lists_[static_cast<size_t>(query)];
+  StartHeads(spec, queries_[static_cast<size_t>(query)], 0, spec.heads, state);
+  for (int first = 0; first < list.count; first += kAttendRows) {
+    const int count = std::min(kAttendRows, list.count - first);
+    const int own = std::clamp(list.window - first, 0, count);
+    const float* rows[kAttendRows];
+    for (int i = 0; i < own; ++i) rows[i] = window + int64_t{first + i} * spec.dim;
+    for (int i = own; i < count; ++i) rows[i] = tile_rows + int64_t{i - own} * spec.dim;
+    if (own < count) {
+      DecodeEntries(spec, *entries, list, first + own - list.window, count - own, tile_rows);
+    }
+    AttendTile(spec, rows, count, spec.heads, state);
+  }
+  FinishHeads(spec, queries_[static_cast<size_t>(query)], 0, spec.heads, state);
+}
+
+// A query with all its heads at a time; its tiles pass one after the other.
 void WindowStage::AttendWhole(const WindowSpec& spec, const StateView& ring,
                               const HistoryView* entries) {
-  const int64_t tile_floats = int64_t{kAttendRows} * spec.dim;
-  rows_.Reserve(tile_floats * context_->pool->threads());
-  context_->pool->Run(static_cast<int>(queries_.size()), [&](int i, int thread) {
-    const Query& query = queries_[static_cast<size_t>(i)];
-    const List& list = lists_[static_cast<size_t>(i)];
-    float* rows = rows_.get() + thread * tile_floats;
-    const State state = StateOf(spec, spec.heads, thread);
-    StartHeads(spec, query, 0, spec.heads, state);
-    for (int tile = 0; tile < TilesOf(list); ++tile) {
-      DecodeTile(spec, ring, entries, list, tile, rows);
-      AttendTile(spec, list, tile, rows, spec.heads, state);
+  const int threads = context_->pool->threads();
+  GroupQueries(std::clamp(static_cast<int>(queries_.size()) / (2 * threads), 1, kQueriesTogether));
+  int window = 0;
+  for (const Group& group : groups_) {
+    window = std::max(window, group.window_end - group.window_first);
+  }
+  const int64_t floats = int64_t{window + kAttendRows} * spec.dim;
+  rows_.Reserve(floats * threads);
+  context_->pool->Run(static_cast<int>(groups_.size()), [&](int item, int thread) {
+    const Group& group = groups_[static_cast<size_t>(item)];
+    float* rows = rows_.get() + thread * floats;
+    DecodeWindow(spec, ring, lists_[static_cast<size_t>(group.first)], group.window_first,
+                 group.window_end - group.window_first, rows);
+    for (int i = group.first; i < group.first + group.count; ++i) {
+      const int before = lists_[static_cast<size_t>(i)].window_first - group.window_first;
+      AttendWithWindow(spec, entries, i, rows + int64_t{before} * spec.dim,
+                       rows + int64_t{window} * spec.dim, StateOf(spec, spec.heads, thread));
     }
-    FinishHeads(spec, query, 0, spec.heads, state);
   });
 }
 
@@ -258,8 +309,11 @@ void WindowStage::AttendLists(const WindowSpec& spec, const StateView& ring,
       }
       const State state = StateOf(spec, heads, thread);
       StartHeads(spec, query, head, own_heads, state);
-      for (int tile = 0; tile < TilesOf(list); ++tile) {
-        AttendTile(spec, list, tile, rows + tile * tile_floats, own_heads, state);
+      for (int at = 0; at < list.count; at += kAttendRows) {
+        const float* row[kAttendRows];
+        const int own_rows = std::min(kAttendRows, list.count - at);
+        for (int r = 0; r < own_rows; ++r) row[r] = rows + int64_t{at + r} * spec.dim;
+        AttendTile(spec, row, own_rows, own_heads, state);
       }
       FinishHeads(spec, query, head, own_heads, state);
     });

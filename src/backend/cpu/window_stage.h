@@ -40,6 +40,13 @@ class WindowStage {
     int row = 0;
     int slot = 0;
   };
+  // Neighbouring queries of a row.
+  struct Group {
+    int first = 0;
+    int count = 0;
+    int window_first = 0;  // position
+    int window_end = 0;    // position
+  };
   // Running softmax of some heads of a query.
   struct State {
     float* q = nullptr;    // [heads, dim] scaled
@@ -51,18 +58,25 @@ class WindowStage {
                    float* scratch) const;
   List ListOf(const StepInput& step, const WindowSpec& spec, const WindowArgs& args,
               int token) const;
+  void DecodeWindow(const WindowSpec& spec, const StateView& ring, const List& list, int first,
+                    int count, float* out) const;
+  void DecodeEntries(const WindowSpec& spec, const HistoryView& entries, const List& list,
+                     int first, int count, float* out) const;
   void DecodeTile(const WindowSpec& spec, const StateView& ring, const HistoryView* entries,
                   const List& list, int tile, float* out) const;
   void AttendPlainly(const WindowSpec& spec, const Query& query, const List& list,
                      const float* tiles, int head, int heads, float* scores) const;
   void StartHeads(const WindowSpec& spec, const Query& query, int head, int heads,
                   const State& state) const;
-  void AttendTile(const WindowSpec& spec, const List& list, int tile, const float* rows, int heads,
+  void AttendTile(const WindowSpec& spec, const float* const* rows, int count, int heads,
                   const State& state) const;
   void FinishHeads(const WindowSpec& spec, const Query& query, int head, int heads,
                    const State& state) const;
   static int TilesOf(const List& list) { return (list.count + kAttendRows - 1) / kAttendRows; }
   State StateOf(const WindowSpec& spec, int heads, int thread) const;
+  void GroupQueries(int most);
+  void AttendWithWindow(const WindowSpec& spec, const HistoryView* entries, int query,
+                        const float* window, float* tile_rows, const State& state) const;
   void AttendWhole(const WindowSpec& spec, const StateView& ring, const HistoryView* entries);
   void AttendLists(const WindowSpec& spec, const StateView& ring, const HistoryView* entries);
   void StoreRows(const StepInput& step, const WindowSpec& spec, const WindowArgs& args) const;
@@ -72,8 +86,9 @@ class WindowStage {
   std::vector<int32_t> positions_;
   std::vector<Query> queries_;  // of the call; dead tokens have none
   std::vector<List> lists_;     // one per query, or per equal number of queries
-  Floats rows_;                 // decoded tiles [64, dim] of lists in work
-  Floats scratch_;              // [threads, states or a row]
+  std::vector<Group> groups_;
+  Floats rows_;     // decoded tiles [64, dim] of lists in work
+  Floats scratch_;  // [threads, states or a row]
   int64_t scratch_stride_ = 0;
 };
 
