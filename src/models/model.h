@@ -42,6 +42,7 @@ struct DraftInfo {
 // accepted, the anchor itself (the token sampled last) has not.
 struct DraftInput {
   int rows = 0;
+  int places = 0;                         // drafts wanted of a row, at most; 0: the whole block
   const int32_t* anchor = nullptr;        // [rows]
   const int32_t* position = nullptr;      // [rows]
   const int32_t* slot = nullptr;          // [rows]

@@ -27,15 +27,18 @@ void ModelDrafter::Propose(std::span<DraftRow> rows, const DraftMemory& memory) 
   }
   token_.resize(count * static_cast<size_t>(block_));
   confidence_.resize(token_.size());
+  int places = 0;
   for (size_t i = 0; i < count; ++i) {
     anchor_[i] = rows[i].anchor;
     position_[i] = rows[i].position;
     slot_[i] = rows[i].slot;
     suffix_begin_[i] = rows[i].suffix_begin;
     rows[i].drafts_max = std::min(rows[i].drafts_max, block_);
+    places = std::max(places, rows[i].drafts_max);
   }
   DraftInput input;
   input.rows = static_cast<int>(count);
+  input.places = places;
   input.anchor = anchor_.data();
   input.position = position_.data();
   input.slot = slot_.data();

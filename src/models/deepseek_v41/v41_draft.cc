@@ -92,25 +92,26 @@ void V41Model::DraftBlock(const DraftInput& input, const DraftOutput& output) {
 // Places one after the other: each token's embedding shifts the logits of the next.
 void V41Model::ChooseDrafts(const DraftInput& input, const DraftOutput& output) {
   const int block = config_.draft.block;
+  const int places = input.places > 0 ? std::min(input.places, block) : block;
   const int rows = input.rows;
   const int64_t vocab = config_.vocab;
-  Grow(&draft_logits_, int64_t{rows} * block, vocab);
+  Grow(&draft_logits_, int64_t{rows} * places, vocab);
   Grow(&markov_, rows, config_.draft.markov_rank);
-  head_rows_.resize(static_cast<size_t>(rows * block));
-  for (int k = 0; k < block; ++k) {
+  head_rows_.resize(static_cast<size_t>(rows * places));
+  for (int k = 0; k < places; ++k) {
     for (int row = 0; row < rows; ++row) {
       head_rows_[static_cast<size_t>(k * rows + row)] = row * block + k;
     }
   }
-  backend_->NormQuantize(collapsed_.data(), head_rows_.data(), rows * block,
+  backend_->NormQuantize(collapsed_.data(), head_rows_.data(), rows * places,
                          weights_.draft.norm.get(), static_cast<float>(config_.norm_eps),
                          head_input_);
   const Weight* head[] = {weights_.head.get()};
   float* logits[] = {draft_logits_.data()};
   backend_->Linear(
-      {.input = head_input_, .rows = rows * block, .weights = head, .outputs = logits});
+      {.input = head_input_, .rows = rows * places, .weights = head, .outputs = logits});
   previous_.assign(input.anchor, input.anchor + rows);
-  for (int place = 0; place < block; ++place) {
+  for (int place = 0; place < places; ++place) {
     backend_->Embed(*weights_.draft.markov_embed, previous_.data(), rows, markov_.data());
     backend_->NormQuantize(markov_.data(), nullptr, rows, nullptr, 0.0F, markov_input_);
     const Weight* markov[] = {weights_.draft.markov_head.get()};
