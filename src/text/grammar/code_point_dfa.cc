@@ -201,6 +201,17 @@ void CodePointDfa::ComputeLengths() {
     }
   }
   for (const uint32_t state : queue) shortest_max_ = std::max(shortest_max_, shortest_[state]);
+  // Whatever leads to a state that does not accept is not always accepting.
+  always_accepting_.assign(n, 1);
+  std::vector<uint32_t> fails;
+  for (uint32_t state = 1; state < n; ++state) {
+    if (labels_[state] == 0) fails.push_back(state);
+  }
+  for (size_t i = 0; i < fails.size(); ++i) {
+    if (always_accepting_[fails[i]] == 0) continue;
+    always_accepting_[fails[i]] = 0;
+    fails.insert(fails.end(), from[fails[i]].begin(), from[fails[i]].end());
+  }
   // Longest: peel states whose successors are all done; what remains lies on or before a cycle.
   std::vector<size_t> open_targets(n);
   std::vector<uint32_t> done;

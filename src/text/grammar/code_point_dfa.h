@@ -49,6 +49,8 @@ class CodePointDfa {
   uint32_t shortest(uint32_t state) const { return shortest_[state]; }
   uint32_t longest(uint32_t state) const { return longest_[state]; }
   uint32_t shortest_max() const { return shortest_max_; }
+  // Every text that leads on from here leads to accepting states only.
+  bool always_accepting(uint32_t state) const { return always_accepting_[state] != 0; }
   // Every text of plain code points leads on, forever: see IsPlain.
   bool open(uint32_t state) const { return open_[state] != 0; }
   // The same through accepting states only.
@@ -121,6 +123,7 @@ class CodePointDfa {
   std::vector<uint8_t> open_;
   std::vector<uint8_t> full_;
   std::vector<uint8_t> leads_on_;
+  std::vector<uint8_t> always_accepting_;
   uint32_t shortest_max_ = 0;
   uint64_t hash_ = 0;
 };

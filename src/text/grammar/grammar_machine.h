@@ -74,9 +74,13 @@ class GrammarMachine {
     } open = Open::kNone;
     bool may_end = false;        // after each of those texts, and now
     uint32_t room = kUnbounded;  // characters that fit; kUnbounded also where it ends elsewhere
-    // States with equal keys let the same tokens through that leave the string open,
-    // as long as those have at most `common` characters. 0: no such key.
+    // States with equal keys let the same tokens through that leave the string open, as long as
+    // those have at most `common` characters. 0: no such key.
     uint64_t inside_key = 0;
+    // Then the key is that of this plan, which has no limits; of its tokens those fit that are no
+    // longer than `room`.
+    bool use_unlimited = false;
+    uint32_t unlimited = 0;
   };
   TextView ViewText(const GrammarFrame& frame, uint32_t common) const;
   // AdvanceText for ASCII, as tables. Valid while the frame and those below it are.

@@ -132,9 +132,12 @@ void GrammarMachine::ViewString(const GrammarFrame& frame, uint32_t common, Text
     view->open = Open::kPlain;
   }
   // Equal: the automaton, its state, and both limits where they are near enough to matter.
+  const uint32_t missing = frame.count < plan.length_min ? plan.length_min - frame.count : 0;
   const bool roomy = uint64_t{view->room} >= uint64_t{common} + automaton.shortest_max();
-  view->inside_key = InsideKey(automaton, frame.state, roomy ? kUnbounded : view->room,
-                               frame.count < plan.length_min ? plan.length_min - frame.count : 0);
+  view->use_unlimited = missing == 0 && (roomy || automaton.always_accepting(frame.state));
+  view->unlimited = plan.unlimited;
+  view->inside_key = InsideKey(automaton, frame.state,
+                               roomy || view->use_unlimited ? kUnbounded : view->room, missing);
 }
 
 uint64_t GrammarMachine::InsideKey(const CodePointDfa& automaton, uint32_t state, uint32_t room,

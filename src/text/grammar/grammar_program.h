@@ -17,6 +17,7 @@ struct StringPlan {
   uint32_t automaton = 0;  // over the decoded code points
   uint32_t length_min = 0;
   uint32_t length_max = kUnbounded;
+  uint32_t unlimited = 0;  // the plan of the same automaton without a maximum
 };
 
 struct NumberPlan {

@@ -40,7 +40,9 @@ size_t MaskWalker::AddText(const GrammarFrame& text, std::span<uint64_t> mask) {
     return Walk(trie_->after_quote(), mask);
   }
   if (view.inside_key != 0) {
-    return AddInside(view, mask) + Walk(trie_->inside_long(), mask) + Walk(trie_->closing(), mask);
+    size_t cost = AddInside(view, text, mask);
+    cost += Walk(trie_->inside_long(), mask);
+    return cost + Walk(trie_->closing(), mask);
   }
   if (view.open == Open::kNone) return Walk(trie_->all(), mask);
   trie_->AddPlain(view.room, mask);
@@ -48,22 +50,47 @@ size_t MaskWalker::AddText(const GrammarFrame& text, std::span<uint64_t> mask) {
 }
 
 // The common tokens that leave a string open do not depend on what surrounds it.
-size_t MaskWalker::AddInside(const GrammarMachine::TextView& view, std::span<uint64_t> mask) {
+size_t MaskWalker::AddInside(const GrammarMachine::TextView& view, const GrammarFrame& text,
+                             std::span<uint64_t> mask) {
   const Hash128 key{view.inside_key, kInsideKeys};
   MaskCache::Mask known = cache_->Find(key);
   size_t cost = 0;
   if (known == nullptr) {
     auto made = std::make_shared<std::vector<uint64_t>>(trie_->mask_words(), 0);
-    if (view.open == GrammarMachine::TextView::Open::kPlain) {
-      trie_->AddPlain(std::min(view.room, TokenTrie::kCommonLength), *made);
-      cost = Walk(trie_->inside_not_plain(), *made);
-    } else {
-      cost = Walk(trie_->inside(), *made);
-    }
+    cost = MakeInside(view, text, *made);
     known = std::move(made);
     if (machine_->steps() <= steps_max_) cache_->Insert(key, known);
   }
-  for (size_t i = 0; i < known->size(); ++i) mask[i] |= (*known)[i];
+  if (!view.use_unlimited || view.room >= TokenTrie::kCommonLength) {
+    for (size_t i = 0; i < known->size(); ++i) mask[i] |= (*known)[i];
+    return cost;
+  }
+  std::vector<uint64_t> fitting(known->size(), 0);
+  trie_->AddInside(view.room, fitting);
+  for (size_t i = 0; i < known->size(); ++i) mask[i] |= (*known)[i] & fitting[i];
+  return cost;
+}
+
+size_t MaskWalker::MakeInside(const GrammarMachine::TextView& view, const GrammarFrame& text,
+                              std::span<uint64_t> mask) {
+  const std::vector<FrameId> top = tops_;
+  GrammarMachine::TextView now = view;
+  if (view.use_unlimited) {
+    GrammarFrame unlimited = text;
+    unlimited.plan = view.unlimited;
+    tops_.assign(1, machine_->MoveText(unlimited, text.state, text.count));
+    now = machine_->ViewText(machine_->frame(tops_[0]), TokenTrie::kCommonLength);
+    SetStart(0, 1);
+  }
+  size_t cost = 0;
+  if (now.open == GrammarMachine::TextView::Open::kPlain) {
+    trie_->AddPlain(std::min(now.room, TokenTrie::kCommonLength), mask);
+    cost = Walk(trie_->inside_not_plain(), mask);
+  } else {
+    cost = Walk(trie_->inside(), mask);
+  }
+  tops_ = top;
+  SetStart(0, 1);
   return cost;
 }
 

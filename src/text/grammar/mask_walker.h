@@ -43,7 +43,10 @@ class MaskWalker {
   };
 
   size_t AddText(const GrammarFrame& text, std::span<uint64_t> mask);
-  size_t AddInside(const GrammarMachine::TextView& view, std::span<uint64_t> mask);
+  size_t AddInside(const GrammarMachine::TextView& view, const GrammarFrame& text,
+                   std::span<uint64_t> mask);
+  size_t MakeInside(const GrammarMachine::TextView& view, const GrammarFrame& text,
+                    std::span<uint64_t> mask);
   size_t Walk(const TokenTrie::Tree& tree, std::span<uint64_t> mask);
   bool Advance(uint32_t depth, uint8_t byte);
   void SetStart(size_t begin, size_t end);

@@ -187,8 +187,15 @@ Status SchemaCompiler::AddString(const SchemaBranch& branch, uint32_t node) {
     plan.length_max = kUnbounded;
   }
   if (shortest >= plan.length_min) plan.length_min = 0;
+  const auto id = static_cast<uint32_t>(program_->strings.size());
+  plan.unlimited = id;
+  if (plan.length_max != kUnbounded) {
+    plan.unlimited = id + 1;
+    program_->strings.push_back(plan);
+    plan.length_max = kUnbounded;
+  }
   program_->strings.push_back(plan);
-  AddAlternative(node, JsonTypes::kString, static_cast<uint32_t>(program_->strings.size() - 1));
+  AddAlternative(node, JsonTypes::kString, id);
   return {};
 }
 
