@@ -16,7 +16,7 @@ set(DI_FLAGS_avx512 ${DI_FLAGS_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq 
 set(DI_FLAGS_amx ${DI_FLAGS_avx512} -mamx-tile -mamx-int8 -mamx-bf16)
 
 # Folders whose sources convert between number types only where they say so.
-set(DI_CONVERSION_FOLDERS base net cache text api server)
+set(DI_CONVERSION_FOLDERS base tensor net cache text api models engine server)
 set(DI_CONVERSION $<$<CXX_COMPILER_ID:GNU>:-Wconversion>)  # clang's also counts signs
 
 add_custom_target(benches)  # all *_bench programs
