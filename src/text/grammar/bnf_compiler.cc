@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "text/grammar/bnf_parser.h"
 #include "text/grammar/dfa_builder.h"
+#include "text/grammar/schema_compiler.h"
+#include "text/unicode.h"
 
 namespace deepinfer {
 
@@ -14,6 +17,8 @@ constexpr uint64_t kUnrolledMax = 1500;  // nodes; larger pieces stay rules and 
 constexpr int kInlineHeight = 300;
 
 using Kind = SyntaxNode::Kind;
+
+CodePointDfa TextWithout(const std::string& end);
 
 class BnfCompiler {
  public:
@@ -34,8 +39,12 @@ class BnfCompiler {
     callees_.assign(n, kNoCallee);
     for (const uint32_t rule : order_) {
       if (recursive_[rule]) callees_[rule] = AddCallee();
+      if (in_.specials[rule].kind != BnfSpecial::Kind::kNone) {
+        DI_TRY(CompileSpecial(in_.specials[rule], &callees_[rule]));
+      }
     }
     for (const uint32_t rule : order_) {
+      if (in_.specials[rule].kind != BnfSpecial::Kind::kNone) continue;
       DI_ASSIGN(rewritten_[rule], Rewrite(in_.rules[rule], &sizes_[rule]));
       const bool large =
           sizes_[rule] > kUnrolledMax || out_.node(rewritten_[rule]).height > kInlineHeight;
@@ -53,6 +62,23 @@ class BnfCompiler {
   uint32_t AddCallee() {
     program_->callees.push_back({GrammarCallee::Kind::kRule, 0, 0, 0});
     return static_cast<uint32_t>(program_->callees.size() - 1);
+  }
+
+  Status CompileSpecial(const BnfSpecial& special, uint32_t* callee) {
+    if (special.kind == BnfSpecial::Kind::kUntil) {
+      *callee = AddCallee();
+      program_->callees[*callee].index = static_cast<uint32_t>(program_->automata.size());
+      program_->automata.push_back(TextWithout(special.text));
+      return {};
+    }
+    JsonLimits limits;
+    limits.depth_max = options_.depth_max;
+    DI_ASSIGN(Json schema, Json::Parse(special.text, limits));
+    SchemaCompiler compiler(options_, budget_, program_);
+    DI_ASSIGN(const uint32_t value, compiler.Compile(std::move(schema)));
+    *callee = static_cast<uint32_t>(program_->callees.size());
+    program_->callees.push_back({GrammarCallee::Kind::kValue, value, 0, 0});
+    return {};
   }
 
   Status Build(SyntaxId root, uint32_t callee) {
@@ -94,7 +120,11 @@ class BnfCompiler {
     }
     std::vector<bool> holds(n, false);
     std::vector<uint32_t> work;
-    for (uint32_t rule = 0; rule < n; ++rule) work.push_back(rule);
+    for (uint32_t rule = 0; rule < n; ++rule) {
+      // A value is never empty; the rule that stands for it looks so.
+      const bool value = in_.specials[rule].kind == BnfSpecial::Kind::kSchema;
+      if (!value || property == Property::kProductive) work.push_back(rule);
+    }
     while (!work.empty()) {
       const uint32_t rule = work.back();
       work.pop_back();
@@ -286,6 +316,37 @@ class BnfCompiler {
   std::vector<uint64_t> sizes_;
   std::vector<uint32_t> callees_;
 };
+
+// Every text that does not hold `end`: the search for it, without its last step.
+CodePointDfa TextWithout(const std::string& end) {
+  std::u32string text;
+  int length = 0;
+  for (size_t at = 0; at < end.size(); at += static_cast<size_t>(length)) {
+    text.push_back(DecodeUtf8(end.data() + at, &length));
+  }
+  std::u32string used = text;
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  std::vector<CodePointSet> sets;
+  for (const char32_t cp : used) sets.push_back(CodePointSet::Single(cp));
+  std::vector<std::vector<uint32_t>> classes;
+  CodePointDfa dfa(PartitionCodePoints(sets, &classes));
+  dfa.AddState();
+  for (size_t i = 0; i < text.size(); ++i) dfa.SetLabel(dfa.AddState(), 1);
+  // State i + 1 has read i characters of `end`; `fallback` is where a shorter start of it stands.
+  uint32_t fallback = CodePointDfa::kStart;
+  for (uint32_t i = 0; i < text.size(); ++i) {
+    const uint32_t state = i + 1;
+    for (uint32_t c = 0; c < dfa.num_classes(); ++c) {
+      dfa.SetNext(state, c, i == 0 ? CodePointDfa::kStart : dfa.NextOfClass(fallback, c));
+    }
+    const uint32_t next = dfa.ClassOf(text[i]);
+    if (i > 0) fallback = dfa.NextOfClass(fallback, next);
+    dfa.SetNext(state, next, i + 1 < text.size() ? state + 1 : CodePointDfa::kDead);
+  }
+  dfa.Finish();
+  return dfa;
+}
 
 }  // namespace
 

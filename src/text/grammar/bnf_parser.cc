@@ -90,6 +90,7 @@ class BnfParser {
     if (is_new) {
       grammar_.names.push_back(name);
       grammar_.rules.push_back(0);
+      grammar_.specials.emplace_back();
       defined_.push_back(false);
     }
     return entry->second;
@@ -221,6 +222,8 @@ class BnfParser {
       case '.':
         ++at_;
         return grammar_.tree.Set(CodePointSet::All());
+      case '%':
+        return ParseSpecial();
       case '(':
       case '{': {
         ++at_;
@@ -236,6 +239,63 @@ class BnfParser {
     const std::string name = TakeName();
     if (name.empty()) return Error(Format("unexpected '{}'", c));
     return grammar_.tree.Call(RuleId(name));
+  }
+
+  Result<SyntaxId> ParseSpecial() {
+    BnfSpecial special;
+    if (text_.substr(at_).starts_with("%json")) {
+      at_ += 5;
+      SkipSpace(Lines::kCross);
+      special.kind = BnfSpecial::Kind::kSchema;
+      DI_ASSIGN(special.text, TakeObject());
+    } else if (text_.substr(at_).starts_with("%until")) {
+      at_ += 6;
+      SkipSpace(Lines::kStay);
+      if (Peek() != '"') return Error("%until wants a text in quotes");
+      ++at_;
+      special.kind = BnfSpecial::Kind::kUntil;
+      while (Peek() != '"') {
+        if (at_ >= text_.size()) return Error("a text without its closing quote");
+        DI_ASSIGN(const char32_t cp, TakeCharacter());
+        AppendCodePoint(cp, &special.text);
+      }
+      ++at_;
+      if (special.text.empty()) return Error("%until wants a text that is not empty");
+    } else {
+      return Error("%json{...} or %until\"...\" is wanted");
+    }
+    const uint32_t id = RuleId(Format("%{}", grammar_.names.size()));  // no source can write it
+    defined_[id] = true;
+    grammar_.rules[id] = grammar_.tree.Sequence({});
+    grammar_.specials[id] = std::move(special);
+    return grammar_.tree.Call(id);
+  }
+
+  // From { to the } that belongs to it.
+  Result<std::string> TakeObject() {
+    if (Peek() != '{') return Error("%json wants a schema in braces");
+    const size_t begin = at_;
+    int open = 0;
+    bool quoted = false;
+    for (; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (quoted) {
+        if (c == '\\') {
+          ++at_;
+        } else if (c == '"') {
+          quoted = false;
+        }
+      } else if (c == '"') {
+        quoted = true;
+      } else if (c == '{') {
+        ++open;
+      } else if (c == '}' && --open == 0) {
+        ++at_;
+        return std::string(text_.substr(begin, at_ - begin));
+      }
+    }
+    at_ = text_.size();
+    return Error("a schema without its last brace");
   }
 
   // One character, escapes resolved. `at_` is not at the end.

@@ -1,6 +1,7 @@
 // Grammars in Backus-Naur form into rules: GBNF as llama.cpp reads it (name ::= alternatives,
 // "text", [class], ., * + ? {m,n}, # comments) and the EBNF dialects around it (= or : as the
 // sign, ';' ends, 'text', {repeated}, [optional] where GBNF would have a class is read as a class).
+// Two atoms more: %json{...} is a value of that JSON Schema, %until"x" any text without x in it.
 // Pure function, any thread; depth and size are bounded.
 #pragma once
 
@@ -13,10 +14,17 @@
 
 namespace deepinfer {
 
+// What a rule is when it is no expression.
+struct BnfSpecial {
+  enum class Kind : uint8_t { kNone, kSchema, kUntil } kind = Kind::kNone;
+  std::string text;  // the schema, or what ends the text
+};
+
 struct BnfGrammar {
   SyntaxTree tree;
   std::vector<std::string> names;  // of rule i; a kCall's callee is such an i
   std::vector<SyntaxId> rules;
+  std::vector<BnfSpecial> specials;  // of rule i; such a rule has no name of the source
   size_t root = 0;
 };
 

@@ -126,6 +126,7 @@ Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::Compile(
                                                source.text.size(), options.source_bytes_max));
   }
   auto program = std::make_unique<GrammarProgram>();
+  program->automata.push_back(CodePointDfa::Anything());  // the first, as compilers expect
   program->whitespace = options.whitespace;
   program->depth_max = options.depth_max;
   program->escapes_anywhere = options.numbers == GrammarOptions::Numbers::kAnySpelling;

@@ -47,6 +47,7 @@ const GrammarSource kSources[] = {
     {Kind::kChoice, R"(["name","named","value"])"},
     {Kind::kBnf, "root ::= (\"(\" root \")\" | [a-z ])*"},
     {Kind::kBnf, "root ::= \"{\\\"\" [^\"]* \"\\\"}\""},
+    {Kind::kBnf, "root ::= (\"{\" %until\"st\" \"st\" | %json{\"type\":\"integer\"} \";\")*"},
     {Kind::kStructuralTag,
      R"({"structures":[{"begin":"a the","schema":{"type":"integer"},"end":"}"}],
         "triggers":["a th"]})"},

@@ -12,7 +12,8 @@ namespace deepinfer {
 namespace {
 
 constexpr size_t kKeyStatesMax = 50'000;
-constexpr const char* kNoKey = "\xFF";  // is no key: not UTF-8
+constexpr size_t kReachMax = 4'000'000;  // words: 32 MB
+constexpr const char* kNoKey = "\xFF";   // is no key: not UTF-8
 
 }  // namespace
 
@@ -147,6 +148,12 @@ Status SchemaCompiler::AddObject(const SchemaBranch& branch, uint32_t node) {
     }
   }
   DI_TRY(BuildKeyAutomaton(branch, &parts, &plan));
+  const size_t cells = size_t{program_->automata[plan.automaton].num_states()} * plan.words;
+  if (cells > kReachMax) {
+    return Invalid(Format("JSON Schema: an object with {} named properties is too large",
+                          plan.num_tracked))
+        .WithParam("properties");
+  }
   // What the required keys bring along needs no counting.
   if (branch.required.size() >= plan.properties_min) plan.properties_min = 0;
   program_->objects.push_back(std::move(plan));
