@@ -17,7 +17,7 @@ constexpr float kLog2E = 1.44269504088896341F;
 constexpr int kHeadsMost = 16;
 constexpr int kHeadsLeast = 4;  // that one pass over the rows serves
 constexpr int kRopeHalfMax = 256;
-constexpr int kEntriesAhead = 6;
+constexpr int kEntriesAhead = 8;
 constexpr int kQueriesTogether = 8;
 constexpr int kListsAtOnce = 8;  // the tokens of a verification
 
@@ -30,6 +30,7 @@ int HeadsPerItem(int heads, int queries, int threads) {
 
 void FetchRow(const std::byte* row, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+  __builtin_prefetch(row + bytes - 1);
 }
 
 void RotateTail(const CpuContext& context, const WindowSpec& spec, const float* cos,
@@ -98,14 +99,17 @@ void WindowStage::DecodeWindow(const WindowSpec& spec, const StateView& ring, co
   }
 }
 
-// `count` entries of the list. They lie anywhere in the cache: each is fetched some rows ahead.
+// `count` entries of the list. They lie anywhere in the cache: each is fetched some rows ahead,
+// those of the next tile too.
 void WindowStage::DecodeEntries(const WindowSpec& spec, const HistoryView& entries,
                                 const List& list, int first, int count, float* out) const {
-  const std::byte* from[kAttendRows];
-  for (int i = 0; i < count; ++i) from[i] = entries.Entry(list.row, list.selected[first + i]);
-  for (int i = 0; i < count; ++i) {
-    if (i + kEntriesAhead < count) FetchRow(from[i + kEntriesAhead], MainEntryBytes(spec.dim));
-    context_->sparse().decode_entry(from[i], spec.dim, out + int64_t{i} * spec.dim);
+  const int total = list.count - list.window;
+  const auto at = [&](int i) { return entries.Entry(list.row, list.selected[i]); };
+  const int64_t bytes = MainEntryBytes(spec.dim);
+  for (int i = 0; first == 0 && i < std::min(total, kEntriesAhead); ++i) FetchRow(at(i), bytes);
+  for (int i = first; i < first + count; ++i, out += spec.dim) {
+    if (i + kEntriesAhead < total) FetchRow(at(i + kEntriesAhead), bytes);
+    context_->sparse().decode_entry(at(i), spec.dim, out);
   }
 }
 
