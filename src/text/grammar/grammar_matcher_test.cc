@@ -207,6 +207,50 @@ TEST(GrammarCacheTest, StaysBelowItsLimit) {
   EXPECT_TRUE(matcher.IsComplete());
 }
 
+// More keys than bits in a word, and outputs long enough that old frames are thrown away.
+TEST(GrammarLongOutputTest, WideObjectsAndRollbackSurviveCompaction) {
+  const SmallVocabulary small(JsonWords());
+  std::string properties;
+  std::string required;
+  std::string document;
+  for (int i = 0; i < 150; ++i) {
+    const std::string key = "\"key" + std::to_string(i) + "\"";
+    properties += (i == 0 ? "" : ",") + key + R"(:{"type":"integer"})";
+    required += (i == 0 ? "" : ",") + key;
+    document = key + ":" + std::to_string(i) + (i == 0 ? "" : ",") + document;
+  }
+  document = "{" + document + "}";
+  const Grammar grammar =
+      CompileOrFail(Kind::kJsonSchema,
+                    R"({"type":"array","items":{"type":"object","properties":{)" + properties +
+                        R"(},"required":[)" + required + R"(],"additionalProperties":false}})");
+  EXPECT_TRUE(Accepts(grammar, "[" + document + "]"));
+  EXPECT_FALSE(Accepts(grammar, "[{}]"));
+  EXPECT_FALSE(Accepts(grammar, "[{\"key7\":1," + document.substr(1) + "]"));
+  std::string missing = document;
+  missing.replace(missing.find("\"key70\":70,"), 11, "");
+  EXPECT_FALSE(Accepts(grammar, "[" + missing + "]"));
+
+  GrammarMatcher matcher(grammar, small.vocabulary, 16);
+  std::string text = "[";
+  for (int i = 0; i < 25; ++i) text += (i == 0 ? "" : ",") + document;
+  text += "]";
+  std::vector<uint64_t> before(small.vocabulary->mask_words());
+  std::vector<uint64_t> after(small.vocabulary->mask_words());
+  for (size_t i = 0; i < text.size(); ++i) {
+    ASSERT_TRUE(matcher.Accept(static_cast<TokenId>(text[i]))) << i;
+    if (i % 997 != 0 || i < 16) continue;
+    ASSERT_TRUE(matcher.FillMask(before));
+    ASSERT_TRUE(matcher.Rollback(12));
+    for (size_t k = i - 11; k <= i; ++k) {
+      ASSERT_TRUE(matcher.Accept(static_cast<TokenId>(text[k])));
+    }
+    ASSERT_TRUE(matcher.FillMask(after));
+    ASSERT_EQ(before, after) << i;
+  }
+  EXPECT_TRUE(matcher.IsComplete());
+}
+
 TEST(GrammarVocabularyTest, RefusesAStopTokenOutsideIt) {
   GrammarVocabulary::Options options;
   options.stop_ids = {3};
