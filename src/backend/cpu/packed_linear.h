@@ -116,7 +116,7 @@ class PackedMatrix {
   int64_t tile_rows() const { return tile_rows_; }
 
   // How to split: chunks of this many weight rows (a multiple of tile_rows) for a product with m
-  // input rows on `threads` threads. Few rows: long sequential runs of memory, a few per thread.
+  // input rows on `threads` threads. Few rows: sequential runs of memory, short enough to even out.
   // Many rows: groups of tiles that amortise the staging of the input. When that gives fewer
   // chunks than threads, split the input rows as well, in multiples of row_block().
   int64_t ChunkRows(int64_t m, int threads) const;

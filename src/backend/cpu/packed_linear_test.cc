@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -543,6 +544,45 @@ TEST(PackedLinear, ExtremeScales) {
       EXPECT_EQ(std::ldexp(448.0F * 16.0F, e - 127), Product(*packed, acts, 1)[0])
           << IsaName(isa) << " " << e;
     }
+  }
+}
+
+// Notes what is dropped, in which order and how much at a time.
+class DropLog final : public TensorFile {
+ public:
+  explicit DropLog(const TensorView& view) : view_(view) {}
+  const TensorView* Find(std::string_view) const override { return nullptr; }
+  const std::vector<TensorView>& tensors() const override { return none_; }
+  void Drop(const TensorView& part) const override {
+    const auto begin = static_cast<size_t>(part.data - view_.data);
+    if (begin <= done_) done_ = std::max(done_, begin + part.bytes);
+    largest_ = std::max(largest_, part.bytes);
+    EXPECT_LE(begin + part.bytes, view_.bytes);
+  }
+  size_t file_bytes() const override { return view_.bytes; }
+  size_t done() const { return done_; }        // dropped without a gap from the start
+  size_t largest() const { return largest_; }  // bytes of one call
+
+ private:
+  TensorView view_;
+  std::vector<TensorView> none_;
+  mutable size_t done_ = 0;
+  mutable size_t largest_ = 0;
+};
+
+TEST(PackedLinear, SourceIsDroppedPieceByPiece) {
+  const Weights w = RandomWeights(DType::kQ8_0, {3, 8200, 1024}, 31);  // 27 MB, partial panels
+  const DropLog log(w.view);
+  ComputePool pool(2);
+  const auto packed = PackedMatrix::Pack(Isa::kScalar, w.view, false, &pool, nullptr, &log);
+  ASSERT_TRUE(packed.ok()) << packed.status().message();
+  EXPECT_EQ(log.done(), w.view.bytes);
+  EXPECT_LE(log.largest(), w.view.bytes / 2);
+  std::vector<float> row(1024), stored(1024);
+  for (const int64_t at : {int64_t{0}, int64_t{4099}, int64_t{8199}}) {
+    (*packed)->DecodeRow(at, row.data());
+    DequantizeRow(DType::kQ8_0, w.view.data + at * (1024 / 32 * 34), 1024, stored.data());
+    EXPECT_EQ(row, stored) << "row " << at;
   }
 }
 
