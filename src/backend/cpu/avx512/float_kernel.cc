@@ -11,11 +11,16 @@ namespace {
 #define DI_INLINE [[gnu::always_inline]] static inline
 
 constexpr int kRowsMax = 12;
-constexpr int kFewRows = 4;           // up to here one pass over the weights takes all of K
-constexpr int kChunkSteps = 512;      // steps of K of one pass
-constexpr int kGroupPanels = 4;       // panels that one tile of input rows meets in a row
-constexpr int64_t kAheadNear = 4096;  // bytes that a pass for few rows prefetches
+constexpr int kFewRows = 4;       // up to here one pass over the weights takes all of K
+constexpr int kChunkSteps = 512;  // steps of K of one pass
+constexpr int kGroupPanels = 4;   // panels that one tile of input rows meets in a row
 constexpr int kStageStride = kChunkSteps * 4 + 64;
+
+// Bytes ahead that a pass for few rows prefetches into the second-level cache, as measured: the
+// first-level one has too few requests under way at a time, and further ahead the processor's own
+// prefetch comes first.
+template <int kRows>
+constexpr int64_t kAheadNear = kRows <= 2 ? 2048 : 1024;
 
 // Two vectors of 16 weight rows for one step; x holds the step of one input row in each lane.
 struct StepF32 {
@@ -106,7 +111,7 @@ void Tile(const TileArgs& args) {
     if (kRows <= kFewRows) {
 #pragma GCC unroll 2
       for (int line = 0; line < Step::kBytes; line += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + kAheadNear + line), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(w + kAheadNear<kRows> + line), _MM_HINT_T1);
       }
     } else {
       for (int line = 0; line < args.ahead_lines; ++line) {
