@@ -91,6 +91,9 @@ uint64_t GrammarMachine::CountClass(const GrammarFrame& frame) const {
       min = program_.arrays[frame.plan].items_min;
       max = program_.arrays[frame.plan].items_max;
       break;
+    case Kind::kKey:
+      // What the key is matters only where it may not be repeated.
+      return frames_[frame.parent].value != 0 ? frame.count : 0;
     default:
       return frame.count;
   }
@@ -127,6 +130,11 @@ FrameId GrammarMachine::Add(GrammarFrame frame) {
     frame.value = previous == 0 ? 0 : frames_[previous].hash;
     Hash(&frame);
     frame.value = previous;
+  } else if (frame.kind == Kind::kObject && frame.value != 0) {
+    const uint64_t chain = frame.value;
+    frame.value = words_[chain + 1];
+    Hash(&frame);
+    frame.value = chain;
   } else {
     Hash(&frame);
   }
@@ -281,6 +289,7 @@ void GrammarMachine::Compact(std::span<FrameId* const> tops) {
   }
   std::vector<GrammarFrame> kept;
   std::vector<uint64_t> words;
+  std::unordered_map<uint64_t, uint64_t> chains;  // old to new
   for (FrameId id = 0; id < frames_.size(); ++id) {
     if (used[id] == 0) continue;
     GrammarFrame frame = frames_[id];
@@ -291,12 +300,33 @@ void GrammarMachine::Compact(std::span<FrameId* const> tops) {
       frame.extra = words.size();
       words.insert(words.end(), seen.begin(), seen.end());
     }
+    if (frame.kind == Kind::kObject && frame.value != 0) {
+      frame.value = CopyChain(frame.value, &chains, &words);
+    }
     renamed[id] = static_cast<FrameId>(kept.size());
     kept.push_back(frame);
   }
   for (FrameId* top : tops) *top = renamed[*top];
   frames_ = std::move(kept);
   words_ = std::move(words);
+}
+
+// The chain of other keys that ends at `end`, in `words`; parts that are there already are shared.
+uint64_t GrammarMachine::CopyChain(uint64_t end, std::unordered_map<uint64_t, uint64_t>* chains,
+                                   std::vector<uint64_t>* words) const {
+  std::vector<uint64_t> missing;
+  uint64_t at = end;
+  for (; at != 0 && !chains->contains(at); at = words_[at - 1]) missing.push_back(at);
+  uint64_t copied = at == 0 ? 0 : chains->at(at);
+  while (!missing.empty()) {
+    const uint64_t from = missing.back();
+    missing.pop_back();
+    const uint64_t before = copied;
+    copied = words->size() + 1;
+    words->insert(words->end(), {before, words_[from], words_[from + 1]});
+    chains->emplace(from, copied);
+  }
+  return copied;
 }
 
 std::span<const uint64_t> GrammarMachine::Seen(const GrammarFrame& object) const {

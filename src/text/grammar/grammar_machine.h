@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "text/grammar/grammar_program.h"
@@ -83,6 +84,9 @@ class GrammarMachine {
     uint32_t unlimited = 0;
   };
   TextView ViewText(const GrammarFrame& frame, uint32_t common) const;
+  static uint32_t HashKey(uint32_t hash, char32_t cp) {
+    return (hash ^ static_cast<uint32_t>(cp)) * 0x9E3779B1U + 0x7F4A7C15U;
+  }
   // AdvanceText for ASCII, as tables. Valid while the frame and those below it are.
   struct TextTable {
     const uint32_t* next = nullptr;
@@ -92,8 +96,9 @@ class GrammarMachine {
     uint32_t num_classes = 0;
     uint32_t length_min = 0;
     uint32_t length_max = kUnbounded;
-    bool json = true;      // quotes, backslashes and control characters are not for the table
-    bool complete = true;  // false: KeyLive must be asked as well
+    bool hash_key = false;  // *count is the hash of a key
+    bool json = true;       // quotes, backslashes and control characters are not for the table
+    bool complete = true;   // false: KeyLive must be asked as well
 
     bool Takes(uint8_t byte) const {
       return byte < 0x80 && (!json || (byte >= 0x20 && byte != '"' && byte != '\\'));
@@ -102,6 +107,10 @@ class GrammarMachine {
       const uint32_t to = next[size_t{*state} * num_classes + ascii[byte]];
       if (to == CodePointDfa::kDead) return false;
       *state = to;
+      if (hash_key) {
+        *count = HashKey(*count, byte);
+        return true;
+      }
       if (length_max != kUnbounded) {
         if (uint64_t{++*count} + shortest[to] > length_max) return false;
       } else if (*count < length_min) {
@@ -177,18 +186,27 @@ class GrammarMachine {
                      uint32_t missing) const;
   bool FreeEscapes(const GrammarFrame& frame) const;
   bool KeyLive(const GrammarFrame& object, uint32_t state) const;
+  bool HashesKeys(uint32_t object_plan) const {
+    return !program_.escapes_anywhere && program_.objects[object_plan].has_other;
+  }
+  bool UsedOther(const GrammarFrame& object, uint32_t hash) const;
+  void UseOther(uint32_t hash, GrammarFrame* object);
   bool OtherKeyFits(const GrammarFrame& object) const;
   bool KeyCanStart(FrameId object) const;
   bool CanClose(const GrammarFrame& object) const;
   bool ItemCanStart(const GrammarFrame& array) const;
   std::span<const uint64_t> Seen(const GrammarFrame& object) const;
+  uint64_t CopyChain(uint64_t end, std::unordered_map<uint64_t, uint64_t>* chains,
+                     std::vector<uint64_t>* words) const;
   bool NumberMayEnd(FrameId id) const;
   void Hash(GrammarFrame* frame) const;
   uint64_t CountClass(const GrammarFrame& frame) const;
 
   const GrammarProgram& program_;
   std::vector<GrammarFrame> frames_;
-  std::vector<uint64_t> words_;  // sets of more than 64 keys
+  // Sets of more than 64 keys; and chains of keys that the schema does not name, which may not be
+  // repeated: for each the one before (its index + 1), its hash, the hash of the chain.
+  std::vector<uint64_t> words_;
   std::vector<FrameId>* out_ = nullptr;
   size_t out_begin_ = 0;
   std::vector<FrameId> work_;

@@ -263,6 +263,20 @@ bool GrammarMachine::CanClose(const GrammarFrame& object) const {
   return true;
 }
 
+bool GrammarMachine::UsedOther(const GrammarFrame& object, uint32_t hash) const {
+  for (uint64_t at = object.value; at != 0; at = words_[at - 1]) {
+    if (words_[at] == hash) return true;
+  }
+  return false;
+}
+
+void GrammarMachine::UseOther(uint32_t hash, GrammarFrame* object) {
+  const uint64_t before = object->value;
+  const uint64_t chain = before == 0 ? 0 : words_[before + 1];
+  object->value = words_.size() + 1;
+  words_.insert(words_.end(), {before, uint64_t{hash}, Mix(chain, hash)});
+}
+
 void GrammarMachine::EndKey(const GrammarFrame& key) {
   const ObjectPlan& plan = program_.objects[key.plan];
   const ObjectPlan::KeyLabel& label =
@@ -271,6 +285,11 @@ void GrammarMachine::EndKey(const GrammarFrame& key) {
   const bool required = label.tracked != ObjectPlan::kUntracked &&
                         (plan.required[label.tracked / 64] >> (label.tracked % 64) & 1) != 0;
   if (!required && !OtherKeyFits(object)) return;  // the room is for required ones
+  if (label.tracked == ObjectPlan::kUntracked && HashesKeys(key.plan)) {
+    // Once more only where it cannot become another key, which would be a dead end.
+    if (UsedOther(object, key.count) && AnyCodePoint(key, 0, kCodePointMax)) return;
+    UseOther(key.count, &object);
+  }
   if (label.tracked != ObjectPlan::kUntracked) {
     const uint32_t word = label.tracked / 64;
     const uint64_t bit = uint64_t{1} << (label.tracked % 64);

@@ -45,7 +45,10 @@ bool GrammarMachine::AdvanceText(const GrammarFrame& frame, char32_t cp, uint32_
   const uint32_t next = automaton.Next(*state, cp);
   if (next == CodePointDfa::kDead) return false;
   *state = next;
-  if (frame.kind == Kind::kKey) return KeyLive(frames_[frame.parent], next);
+  if (frame.kind == Kind::kKey) {
+    if (HashesKeys(frame.plan)) *count = HashKey(*count, cp);
+    return KeyLive(frames_[frame.parent], next);
+  }
   if (frame.kind != Kind::kString) return true;
   const StringPlan& plan = program_.strings[frame.plan];
   if (plan.length_max != kUnbounded) {
@@ -159,6 +162,7 @@ GrammarMachine::TextTable GrammarMachine::TableOf(const GrammarFrame& frame) con
     table.length_min = program_.strings[frame.plan].length_min;
     table.length_max = program_.strings[frame.plan].length_max;
   } else if (frame.kind == Kind::kKey) {
+    table.hash_key = HashesKeys(frame.plan);
     table.complete =
         program_.objects[frame.plan].always_other && OtherKeyFits(frames_[frame.parent]);
   }

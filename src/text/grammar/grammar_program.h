@@ -54,6 +54,7 @@ struct ObjectPlan {
   std::vector<uint64_t> reach;       // [state][word]: tracked keys that can still come about
   std::vector<uint8_t> reach_other;  // [state]: so can another key
   bool always_other = false;         // from every state
+  bool has_other = false;            // keys that the schema does not name exist
   uint32_t properties_min = 0;
   uint32_t properties_max = kUnbounded;
 };

@@ -214,6 +214,7 @@ void SchemaCompiler::ComputeReach(ObjectPlan* plan) const {
       if (added) work.push_back(before);
     }
   }
+  plan->has_other = plan->reach_other[CodePointDfa::kStart] != 0;
   plan->always_other = std::all_of(plan->reach_other.begin() + 1, plan->reach_other.end(),
                                    [](uint8_t other) { return other != 0; });
 }
