@@ -201,17 +201,6 @@ void CodePointDfa::ComputeLengths() {
     }
   }
   for (const uint32_t state : queue) shortest_max_ = std::max(shortest_max_, shortest_[state]);
-  // Whatever leads to a state that does not accept is not always accepting.
-  always_accepting_.assign(n, 1);
-  std::vector<uint32_t> fails;
-  for (uint32_t state = 1; state < n; ++state) {
-    if (labels_[state] == 0) fails.push_back(state);
-  }
-  for (size_t i = 0; i < fails.size(); ++i) {
-    if (always_accepting_[fails[i]] == 0) continue;
-    always_accepting_[fails[i]] = 0;
-    fails.insert(fails.end(), from[fails[i]].begin(), from[fails[i]].end());
-  }
   // Longest: peel states whose successors are all done; what remains lies on or before a cycle.
   std::vector<size_t> open_targets(n);
   std::vector<uint32_t> done;
@@ -230,6 +219,25 @@ void CodePointDfa::ComputeLengths() {
   for (uint32_t state = 1; state < n; ++state) {
     if (peeled[state] == 0) longest_[state] = kInfinite;
   }
+  // Whatever leads to a state that does not accept is not always accepting; likewise endless.
+  const auto without = [&](std::vector<uint32_t> fails) {
+    std::vector<uint8_t> holds(n, 1);
+    for (size_t i = 0; i < fails.size(); ++i) {
+      const uint32_t state = fails[i];
+      if (holds[state] == 0) continue;
+      holds[state] = 0;
+      fails.insert(fails.end(), from[state].begin(), from[state].end());
+    }
+    return holds;
+  };
+  std::vector<uint32_t> refusing;
+  std::vector<uint32_t> ending;
+  for (uint32_t state = 1; state < n; ++state) {
+    if (labels_[state] == 0) refusing.push_back(state);
+    if (longest_[state] != kInfinite) ending.push_back(state);
+  }
+  always_accepting_ = without(std::move(refusing));
+  endless_ = without(std::move(ending));
 }
 
 void CodePointDfa::ComputeOpen() {

@@ -51,6 +51,8 @@ class CodePointDfa {
   uint32_t shortest_max() const { return shortest_max_; }
   // Every text that leads on from here leads to accepting states only.
   bool always_accepting(uint32_t state) const { return always_accepting_[state] != 0; }
+  // Every text that leads on from here can be continued to texts of any length.
+  bool endless(uint32_t state) const { return endless_[state] != 0; }
   // Every text of plain code points leads on, forever: see IsPlain.
   bool open(uint32_t state) const { return open_[state] != 0; }
   // The same through accepting states only.
@@ -124,6 +126,7 @@ class CodePointDfa {
   std::vector<uint8_t> full_;
   std::vector<uint8_t> leads_on_;
   std::vector<uint8_t> always_accepting_;
+  std::vector<uint8_t> endless_;
   uint32_t shortest_max_ = 0;
   uint64_t hash_ = 0;
 };

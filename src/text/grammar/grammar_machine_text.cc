@@ -135,7 +135,8 @@ void GrammarMachine::ViewString(const GrammarFrame& frame, uint32_t common, Text
     view->open = Open::kPlain;
   }
   // Equal: the automaton, its state, and both limits where they are near enough to matter.
-  const uint32_t missing = frame.count < plan.length_min ? plan.length_min - frame.count : 0;
+  const bool min_matters = frame.count < plan.length_min && !automaton.endless(frame.state);
+  const uint32_t missing = min_matters ? plan.length_min - frame.count : 0;
   const bool roomy = uint64_t{view->room} >= uint64_t{common} + automaton.shortest_max();
   view->use_unlimited = missing == 0 && (roomy || automaton.always_accepting(frame.state));
   view->unlimited = plan.unlimited;
