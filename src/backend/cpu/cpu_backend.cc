@@ -16,10 +16,9 @@ namespace {
 
 constexpr int kThreadsMax = 1024;
 constexpr int64_t kElementsPerChunk = 4096;
+// Tables of more rows are fetched by row, never packed.
 constexpr int64_t kTableRows = int64_t{1} << 22;
 constexpr size_t kHugePage = size_t{2} << 20;
-// Files up to this size are packed whole at load: a matter of two seconds.
-constexpr int64_t kPackedAtOnceMax = int64_t{4} << 30;
 // Copies of at least this much bypass the caches.
 constexpr int64_t kStreamBytes = int64_t{256} << 10;
 
@@ -122,24 +121,16 @@ Result<std::unique_ptr<Weight>> CpuBackend::Bind(const TensorFile& file, const T
   return std::unique_ptr<Weight>(std::move(weight));
 }
 
-// At the first experts: whether they stay packed or pass through a cache. Experts with scale
-// tensors (FP8, packed FP4) come by the hundred per layer, of which a token uses a few: packing
-// gigabytes of them would only hold up the first answer. Others are used evenly: packed when bound.
+// At the first experts: whether they stay packed or pass through a cache.
 void CpuBackend::DecideWeightCache(const TensorFile& file, const TensorView& expert) {
   if (cache_decided_) return;
   cache_decided_ = true;
-  int64_t limit = weight_cache_bytes_;
-  if (limit == kWeightCacheAuto) {
-    int64_t bytes = 0;
-    for (const TensorView& view : file.tensors()) {
-      // Tables of this many rows are fetched by row, never packed.
-      if (view.dim(0) <= kTableRows) bytes += static_cast<int64_t>(view.bytes);
-    }
-    const int64_t available = ReadTopology().memory_available_bytes;
-    const bool fits = available == 0 || bytes <= available / 10 * 8;
-    if (fits && (!HasScaleTensor(expert.dtype) || bytes <= kPackedAtOnceMax)) return;
-    limit = fits ? bytes + bytes / 8 : available / 10 * 4;
+  WeightCacheFacts facts{.available_bytes = ReadTopology().memory_available_bytes,
+                         .scaled = HasScaleTensor(expert.dtype)};
+  for (const TensorView& view : file.tensors()) {
+    if (view.dim(0) <= kTableRows) facts.file_bytes += static_cast<int64_t>(view.bytes);
   }
+  const int64_t limit = WeightCacheLimit(weight_cache_bytes_, facts);
   if (limit > 0) context_.weight_cache = std::make_shared<WeightCache>(static_cast<size_t>(limit));
 }
 

@@ -23,6 +23,17 @@ void RunOn(ComputePool* pool, int count, const Body& body) {
 
 }  // namespace
 
+int64_t WeightCacheLimit(int64_t asked, const WeightCacheFacts& facts) {
+  // Files up to this size are packed whole: a matter of two seconds.
+  constexpr int64_t kPackedAtOnceMax = int64_t{4} << 30;
+  if (asked != kWeightCacheAuto) return asked;
+  const bool fits =
+      facts.available_bytes == 0 || facts.file_bytes <= facts.available_bytes / 10 * 8;
+  if (!fits) return facts.available_bytes / 10 * 4;
+  if (!facts.scaled || facts.file_bytes <= kPackedAtOnceMax) return 0;
+  return facts.file_bytes + facts.file_bytes / 8;  // all of them: packing adds a little
+}
+
 WeightCacheStats WeightCache::stats() const {
   const auto read = [](const Counter& counter) { return counter.load(std::memory_order_relaxed); };
   return {.limit_bytes = static_cast<int64_t>(limit_),
@@ -81,15 +92,16 @@ void WeightCache::PutNewest(int32_t index) {
   newest_ = index;
 }
 
-bool WeightCache::Streams(const Entry& entry, int64_t rows) const {
-  return stream_limit_ > 0 && !entry.seen && rows <= PackedMatrix::row_block();
+bool WeightCache::MayStream(const Entry& entry, int64_t rows) const {
+  return stream_limit_ > 0 && entry.streamed < kStreamsMax && !entry.matrix->loaded() &&
+         rows <= PackedMatrix::row_block();
 }
 
 void WeightCache::AddWanted(const PackedMatrix* matrix, int64_t rows, Bytes* bytes) const {
   if (matrix == nullptr || matrix->cache_entry_ < 0) return;
   const Entry& entry = entries_[static_cast<size_t>(matrix->cache_entry_)];
   if (entry.used == round_) return;
-  (Streams(entry, rows) ? bytes->streamed : bytes->packed) += matrix->bytes();
+  (MayStream(entry, rows) ? bytes->streamed : bytes->packed) += matrix->bytes();
 }
 
 WeightCache::Bytes WeightCache::Wanted(const Need& need) const {
@@ -106,19 +118,18 @@ void WeightCache::Hold(const PackedMatrix* matrix, int64_t rows) {
   if (entry.used == round_) return;
   entry.used = round_;
   Bump(&lookups_, 1);
-  const bool first = !entry.seen;
-  if (first) Bump(&touched_bytes_, static_cast<int64_t>(matrix->bytes()));
+  if (!entry.touched) Bump(&touched_bytes_, static_cast<int64_t>(matrix->bytes()));
+  entry.touched = true;
   if (matrix->loaded()) {
     Bump(&hits_, 1);
     Unlink(index);
     PutNewest(index);
-  } else if (Streams(entry, rows) && entry.matrix->Stream(&entry.view)) {
-    entry.streams = true;
+  } else if (MayStream(entry, rows) && entry.matrix->Stream(&entry.view)) {
+    ++entry.streamed;
     streaming_.push_back(index);
   } else {
     missing_.push_back(index);
   }
-  entry.seen = true;
 }
 
 void WeightCache::Evict(int32_t index) {
@@ -210,7 +221,6 @@ bool WeightCache::Release(ComputePool* pool) {
   bool damaged = false;
   for (const int32_t index : streaming_) {
     Entry& entry = entries_[static_cast<size_t>(index)];
-    entry.streams = false;
     entry.matrix->Stream(nullptr);
     if (!entry.matrix->damaged()) continue;
     damaged = true;

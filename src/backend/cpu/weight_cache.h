@@ -1,9 +1,9 @@
-// Experts packed as they are used, under a limit of bytes. One that is chosen for the first time,
-// by few rows, only streams: its products pack what they read and forget it, which is quicker than
-// to keep it and costs no memory; many are never chosen again. From the second time on it is
-// packed. What was used least lately makes room, and comes again from its file, always to the same
-// bits. Shared by the backend and the weights it bound; used on the runner thread alone, but for
-// stats.
+// Experts packed as they are used, under a limit of bytes. One that few rows choose only streams,
+// the first two times: its products pack what they read and forget it, which is quicker than to
+// keep it and costs no memory; the steps of a prompt choose many that are not chosen again. From
+// the third time on it is packed to stay. What was used least lately makes room, and comes again
+// from its file, always to the same bits. Shared by the backend and the weights it bound; used on
+// the runner thread alone, but for stats.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,18 @@
 
 namespace deepinfer::cpu {
 
+// What decides whether experts pass through a cache.
+struct WeightCacheFacts {
+  int64_t file_bytes = 0;       // of tensors that are packed: tables of rows left out
+  int64_t available_bytes = 0;  // of memory; 0: unknown
+  bool scaled = false;          // experts have scale tensors (FP8, packed FP4)
+};
+// The limit of the cache for what was asked (BackendOptions::weight_cache_bytes); 0: experts are
+// packed when bound. Experts with scale tensors come by the hundred per layer, of which a token
+// uses a few: packing gigabytes of them at load would only hold up the first answer. Others are
+// packed at load for even speed, if all of them fit.
+int64_t WeightCacheLimit(int64_t asked, const WeightCacheFacts& facts);
+
 class WeightCache {
  public:
   // What one product needs at the same time; pair may be nullptr.
@@ -27,6 +39,7 @@ class WeightCache {
     const PackedMatrix* pair = nullptr;
     int64_t rows = 1;  // of input
   };
+  static constexpr int kStreamsMax = 2;  // of one matrix
   // Bytes that may stream between two calls of Prepare, for their pages are in memory meanwhile.
   static constexpr size_t kStreamBytes = size_t{128} << 20;
   // stream_bytes 0: matrices are packed from the first time on.
@@ -58,8 +71,8 @@ class WeightCache {
     uint64_t used = 0;        // number of the Prepare that last needed it
     int32_t older = -1;       // of loaded entries, by last use
     int32_t newer = -1;
-    bool seen = false;      // was needed before
-    bool streams = false;   // in this round
+    int streamed = 0;       // how often
+    bool touched = false;   // was ever needed
     bool reported = false;  // its damage
   };
 
@@ -78,7 +91,7 @@ class WeightCache {
     size_t packed = 0;
     size_t streamed = 0;
   };
-  bool Streams(const Entry& entry, int64_t rows) const;
+  bool MayStream(const Entry& entry, int64_t rows) const;
   Bytes Wanted(const Need& need) const;
   void AddWanted(const PackedMatrix* matrix, int64_t rows, Bytes* bytes) const;
   void Hold(const PackedMatrix* matrix, int64_t rows);

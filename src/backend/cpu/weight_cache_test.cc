@@ -87,6 +87,25 @@ class WeightCacheTest : public testing::Test {
   size_t bytes_ = 0;
 };
 
+TEST(WeightCacheLimit, FollowsTheFiles) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const auto limit = [](int64_t files, int64_t available, bool scaled) {
+    return WeightCacheLimit(kWeightCacheAuto, {files * kGiB, available * kGiB, scaled});
+  };
+  EXPECT_EQ(limit(4, 64, true), 0);  // quick enough at load
+  EXPECT_EQ(limit(8, 64, true), 9 * kGiB);
+  EXPECT_EQ(limit(17, 64, false), 0);  // Qwen3-MoE
+  EXPECT_EQ(limit(17, 0, false), 0);   // memory unknown
+  EXPECT_EQ(limit(16, 0, true), 18 * kGiB);
+  for (const bool scaled : {false, true}) {
+    const int64_t beyond = limit(60, 64, scaled);
+    EXPECT_GT(beyond, 25 * kGiB);
+    EXPECT_LT(beyond, 26 * kGiB);
+  }
+  EXPECT_EQ(WeightCacheLimit(0, {60 * kGiB, 1, true}), 0);
+  EXPECT_EQ(WeightCacheLimit(123, {60 * kGiB, 1, false}), 123);
+}
+
 TEST_F(WeightCacheTest, PacksWhatIsNeededAndDropsTheLeastUsed) {
   Make(5, 3);
   EXPECT_EQ(Prepare({0, 1, 2}), 3U);
@@ -163,7 +182,7 @@ TEST_F(WeightCacheTest, RemovedMatricesLeaveTheCache) {
   EXPECT_FALSE(Loaded(1));
 }
 
-TEST_F(WeightCacheTest, TheFirstUseStreams) {
+TEST_F(WeightCacheTest, TheFirstUsesStream) {
   Make(6, 3, 2);
   EXPECT_EQ(Prepare({0, 1, 2}), 2U);  // so many may stream at once
   for (int i : {0, 1}) {
@@ -173,17 +192,20 @@ TEST_F(WeightCacheTest, TheFirstUseStreams) {
   EXPECT_FALSE(cache_->Release(nullptr));
   EXPECT_EQ(tensors_->drops, 2);
   EXPECT_EQ(cache_->stats().bytes, 0);
-  EXPECT_EQ(Prepare({0, 2}), 2U);  // 0 is packed now
+  EXPECT_EQ(Prepare({0, 2}), 2U);
+  EXPECT_FALSE(Loaded(0) || Loaded(2));
+  for (int i : {0, 2}) ExpectPacked(i);
+  EXPECT_EQ(Prepare({0, 2}), 2U);  // releases by itself; 0 is packed now
   EXPECT_TRUE(Loaded(0) && !Loaded(2));
   for (int i : {0, 2}) ExpectPacked(i);
-  EXPECT_EQ(Prepare({0, 3}), 2U);  // releases by itself
+  EXPECT_EQ(Prepare({0, 3}), 2U);
   for (int i : {0, 3}) ExpectPacked(i);
   cache_->Release(nullptr);
   const WeightCacheStats stats = cache_->stats();
-  EXPECT_EQ(stats.streams, 4);
+  EXPECT_EQ(stats.streams, 6);
   EXPECT_EQ(stats.loads, 1);
   EXPECT_EQ(stats.hits, 1);
-  EXPECT_EQ(stats.lookups, 6);
+  EXPECT_EQ(stats.lookups, 8);
   EXPECT_EQ(stats.touched_bytes, Bytes(4));
   EXPECT_EQ(stats.bytes, Bytes(1));
 }
@@ -204,7 +226,8 @@ TEST_F(WeightCacheTest, DamageThatStreamsIsTold) {
   Multiply(*matrices_[1]);
   EXPECT_TRUE(cache_->Release(nullptr));
   EXPECT_TRUE(matrices_[1]->damaged() && !matrices_[0]->damaged());
-  EXPECT_EQ(Prepare({0, 1}), 2U);
+  for (int i = 0; i < WeightCache::kStreamsMax; ++i) EXPECT_EQ(Prepare({0, 1}), 2U);
+  EXPECT_TRUE(Loaded(0) && Loaded(1));
   ExpectPacked(0);
   for (float v : Multiply(*matrices_[1])) EXPECT_TRUE(std::isnan(v));
 }
