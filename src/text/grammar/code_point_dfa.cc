@@ -4,6 +4,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/format.h"
 #include "base/hash.h"
 #include "text/unicode.h"
 
@@ -34,8 +35,9 @@ CodePointDfa CodePointDfa::Anything() {
   return dfa;
 }
 
-CodePointDfa CodePointDfa::OfTexts(std::span<const std::string> texts) {
+Result<CodePointDfa> CodePointDfa::OfTexts(std::span<const std::string> texts) {
   std::vector<char32_t> used;
+  size_t total = 0;
   std::vector<std::u32string> decoded(texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     int length = 0;
@@ -43,9 +45,14 @@ CodePointDfa CodePointDfa::OfTexts(std::span<const std::string> texts) {
       decoded[i].push_back(DecodeUtf8(texts[i].data() + at, &length));
     }
     used.insert(used.end(), decoded[i].begin(), decoded[i].end());
+    total += decoded[i].size();
   }
   std::sort(used.begin(), used.end());
   used.erase(std::unique(used.begin(), used.end()), used.end());
+  if ((total + 2) * (used.size() + 1) > kTableMax) {
+    return Invalid(Format("{} texts with {} different characters are too many to choose from",
+                          texts.size(), used.size()));
+  }
   std::vector<ClassStart> starts = {{0, 0}};
   uint32_t next_class = 1;
   for (const char32_t cp : used) {

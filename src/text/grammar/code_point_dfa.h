@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "deepinfer/status.h"
 #include "text/grammar/code_point_set.h"
 
 namespace deepinfer {
@@ -27,7 +28,10 @@ class CodePointDfa {
 
   static CodePointDfa Anything();
   // Accepts exactly `texts` (valid UTF-8), with label index + 1 (of equal texts the first).
-  static CodePointDfa OfTexts(std::span<const std::string> texts);
+  // kInvalid where its table would be larger than kTableMax.
+  static Result<CodePointDfa> OfTexts(std::span<const std::string> texts);
+  // Entries of a transition table: states times classes, 64 MB.
+  static constexpr size_t kTableMax = 16'000'000;
 
   uint32_t num_states() const { return static_cast<uint32_t>(labels_.size()); }
   uint32_t Next(uint32_t state, char32_t cp) const {

@@ -46,7 +46,7 @@ Status StartWithAutomaton(CodePointDfa automaton, GrammarProgram* program) {
 Status CompileRegex(const std::string& text, const GrammarOptions& options, WorkBudget* budget,
                     GrammarProgram* program) {
   SyntaxTree tree;
-  DI_ASSIGN(const SyntaxId root, ParseRegex(text, options.depth_max, &tree));
+  DI_ASSIGN(const SyntaxId root, ParseRegex(text, options.depth_max, budget, &tree));
   DI_ASSIGN(CodePointDfa automaton, BuildDfa(tree, root, {}, budget));
   if (automaton.shortest(CodePointDfa::kStart) == CodePointDfa::kInfinite) {
     return Invalid("regular expression: nothing matches it");
@@ -64,7 +64,8 @@ Status CompileChoice(const std::string& text, GrammarProgram* program) {
     if (!item.is_string()) return Invalid("choice: every item must be a string");
     texts.push_back(item.string());
   }
-  return StartWithAutomaton(CodePointDfa::OfTexts(texts), program);
+  DI_ASSIGN(CodePointDfa automaton, CodePointDfa::OfTexts(texts));
+  return StartWithAutomaton(std::move(automaton), program);
 }
 
 Status CompileInto(const GrammarSource& source, const GrammarOptions& options, WorkBudget* budget,

@@ -12,6 +12,8 @@ namespace deepinfer {
 
 namespace {
 
+constexpr size_t kSetsMax = 1500;
+
 struct NfaState {
   enum class Kind : uint8_t { kSplit, kSet, kCall, kBegin, kEnd, kAccept };
   Kind kind = Kind::kSplit;
@@ -126,7 +128,7 @@ class SubsetBuilder {
       if (!Expand(state)) {
         return budget_->spent() ? WorkBudget::Error()
                                 : Invalid(Format("the expression needs more than {} automaton "
-                                                 "states: make it simpler",
+                                                 "states or too large a table: make it simpler",
                                                  states_max_));
       }
     }
@@ -221,7 +223,10 @@ class SubsetBuilder {
         std::vector<uint32_t> next = Closure(targets[c], Place::kInside);
         if (!budget_->Spend(static_cast<int64_t>(next.size() + dfa_.num_classes()))) return false;
         entry->second = Intern(std::move(next), Place::kInside);
-        if (dfa_.num_states() > states_max_) return false;
+        if (dfa_.num_states() > states_max_ ||
+            size_t{dfa_.num_states()} * dfa_.num_classes() > CodePointDfa::kTableMax) {
+          return false;
+        }
       }
       dfa_.SetNext(id, c, entry->second);
     }
@@ -270,6 +275,10 @@ Result<CodePointDfa> BuildDfa(const SyntaxTree& tree, SyntaxId root, const DfaBu
         Format("the expression unrolls to more than {} states: lower its repetition "
                "counts",
                options.states_max));
+  }
+  if (nfa.sets.size() > kSetsMax) {
+    return Invalid(Format("the expression has {} different character classes, at most {} are taken",
+                          nfa.sets.size(), kSetsMax));
   }
   return SubsetBuilder(nfa, options.states_max, budget).Build(start);
 }

@@ -35,6 +35,9 @@ std::vector<CodePointDfa::ClassStart> JoinAlphabets(std::span<const CodePointDfa
 Result<CodePointDfa> BuildProduct(std::span<const CodePointDfa* const> parts,
                                   const ProductLabel& label, size_t states_max,
                                   WorkBudget* budget) {
+  size_t borders = 0;
+  for (const CodePointDfa* part : parts) borders += part->class_starts().size();
+  if (!budget->Spend(static_cast<int64_t>(borders * parts.size() / 8))) return WorkBudget::Error();
   std::vector<std::vector<uint32_t>> classes;
   CodePointDfa dfa(JoinAlphabets(parts, &classes));
   dfa.AddState();
@@ -63,7 +66,7 @@ Result<CodePointDfa> BuildProduct(std::span<const CodePointDfa* const> parts,
       }
       dfa.SetNext(static_cast<uint32_t>(at + 1), c, intern(next));
     }
-    if (tuples.size() > states_max) {
+    if (tuples.size() > states_max || tuples.size() * classes.size() > CodePointDfa::kTableMax) {
       return Invalid(
           Format("the combined patterns need more than {} automaton states: make them "
                  "simpler",

@@ -79,11 +79,18 @@ bool Valid(const Json& schema, const Json& value) {
     }
   }
   if (type == "number") {
-    const double number = *value.AsDouble();
-    if (number < *schema.GetDouble("minimum", -1e300)) return false;
-    if (number > *schema.GetDouble("maximum", 1e300)) return false;
+    const Result<double> number = value.AsDouble();  // too large for one: no limit was given
+    const bool limited = schema.Find("minimum") != nullptr;
+    if (limited && (!number.ok() || *number < *schema.GetDouble("minimum", 0) ||
+                    *number > *schema.GetDouble("maximum", 0))) {
+      return false;
+    }
     const int64_t step = *schema.GetInt("multipleOf", 1);
-    if (step > 1 && *value.AsInt() % step != 0) return false;
+    int64_t rest = 0;  // of any size of number
+    for (const char c : value.string()) {
+      if (c != '-') rest = (rest * 10 + (c - '0')) % step;
+    }
+    if (step > 1 && rest != 0) return false;
   }
   if (type == "array") {
     const auto count = static_cast<int64_t>(value.items().size());

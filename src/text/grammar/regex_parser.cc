@@ -11,11 +11,12 @@ namespace deepinfer {
 namespace {
 
 constexpr uint32_t kRepeatMax = 1'000'000;
+constexpr int64_t kCategoryWork = 40'000;  // all of Unicode is looked through
 
 class RegexParser {
  public:
-  RegexParser(std::u32string text, int depth_max, SyntaxTree* tree)
-      : text_(std::move(text)), depth_max_(depth_max), tree_(tree) {}
+  RegexParser(std::u32string text, int depth_max, WorkBudget* budget, SyntaxTree* tree)
+      : text_(std::move(text)), depth_max_(depth_max), budget_(budget), tree_(tree) {}
 
   Result<SyntaxId> Parse() {
     DI_ASSIGN(const SyntaxId root, ParseAlternatives(0));
@@ -200,6 +201,7 @@ class RegexParser {
       name += static_cast<char>(text_[at_++]);
     }
     if (!Take('}')) return Error("\\p wants a name in braces");
+    if (!budget_->Spend(kCategoryWork)) return WorkBudget::Error();
     CodePointSet set = UnicodeCategory(name);
     if (set.empty()) return Error(Format("unknown character class \\p{{{}}}", name));
     return negated ? set.Complement() : set;
@@ -292,13 +294,15 @@ class RegexParser {
 
   const std::u32string text_;
   const int depth_max_;
+  WorkBudget* budget_;
   SyntaxTree* tree_;
   size_t at_ = 0;
 };
 
 }  // namespace
 
-Result<SyntaxId> ParseRegex(std::string_view pattern, int depth_max, SyntaxTree* tree) {
+Result<SyntaxId> ParseRegex(std::string_view pattern, int depth_max, WorkBudget* budget,
+                            SyntaxTree* tree) {
   if (ValidUtf8Prefix(pattern) != pattern.size()) {
     return Invalid("regular expression: it is not valid UTF-8");
   }
@@ -307,7 +311,7 @@ Result<SyntaxId> ParseRegex(std::string_view pattern, int depth_max, SyntaxTree*
   for (size_t at = 0; at < pattern.size(); at += static_cast<size_t>(length)) {
     text.push_back(DecodeUtf8(pattern.data() + at, &length));
   }
-  return RegexParser(std::move(text), depth_max, tree).Parse();
+  return RegexParser(std::move(text), depth_max, budget, tree).Parse();
 }
 
 }  // namespace deepinfer

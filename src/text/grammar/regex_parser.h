@@ -7,9 +7,11 @@
 
 #include "deepinfer/status.h"
 #include "text/grammar/syntax_tree.h"
+#include "text/grammar/work_budget.h"
 
 namespace deepinfer {
 
-Result<SyntaxId> ParseRegex(std::string_view pattern, int depth_max, SyntaxTree* tree);
+Result<SyntaxId> ParseRegex(std::string_view pattern, int depth_max, WorkBudget* budget,
+                            SyntaxTree* tree);
 
 }  // namespace deepinfer

@@ -86,7 +86,8 @@ Status SchemaCompiler::AddAlternatives(const SchemaBranch& branch, uint32_t node
 }
 
 Result<uint32_t> SchemaCompiler::AddAutomaton(CodePointDfa automaton) {
-  if (!budget_->Spend(automaton.num_states())) return WorkBudget::Error();
+  const size_t table = size_t{automaton.num_states()} * automaton.num_classes();
+  if (!budget_->Spend(static_cast<int64_t>(table / 16))) return WorkBudget::Error();
   program_->automata.push_back(std::move(automaton));
   return static_cast<uint32_t>(program_->automata.size() - 1);
 }
@@ -95,7 +96,7 @@ Result<uint32_t> SchemaCompiler::AutomatonOf(const StringPattern& pattern) {
   const auto [entry, is_new] = by_regex_.try_emplace({pattern.regex, pattern.whole}, 0);
   if (!is_new) return entry->second;
   SyntaxTree tree;
-  const Result<SyntaxId> root = ParseRegex(pattern.regex, options_.depth_max, &tree);
+  const Result<SyntaxId> root = ParseRegex(pattern.regex, options_.depth_max, budget_, &tree);
   if (!root.ok()) {
     return document_->Unsupported(*pattern.schema, pattern.keyword, root.status().message());
   }
@@ -119,7 +120,8 @@ Result<uint32_t> SchemaCompiler::AutomatonOf(const StringConstraints& string) {
     negated.push_back(pattern.negated);
   }
   if (!string.excluded.empty()) {
-    DI_ASSIGN(const uint32_t id, AddAutomaton(CodePointDfa::OfTexts(string.excluded)));
+    DI_ASSIGN(CodePointDfa excluded, CodePointDfa::OfTexts(string.excluded));
+    DI_ASSIGN(const uint32_t id, AddAutomaton(std::move(excluded)));
     ids.push_back(id);
     negated.push_back(true);
   }
@@ -169,7 +171,8 @@ Status SchemaCompiler::AddString(const SchemaBranch& branch, uint32_t node) {
     std::vector<std::string> texts;
     DI_TRY(KeepAllowed(branch, &texts));
     if (texts.empty()) return {};
-    DI_ASSIGN(plan.automaton, AddAutomaton(CodePointDfa::OfTexts(texts)));
+    DI_ASSIGN(CodePointDfa choice, CodePointDfa::OfTexts(texts));
+    DI_ASSIGN(plan.automaton, AddAutomaton(std::move(choice)));
   } else {
     DI_ASSIGN(plan.automaton, AutomatonOf(branch.string));
     plan.length_min = branch.string.length_min;
@@ -212,7 +215,8 @@ Status SchemaCompiler::AddNumber(const SchemaBranch& branch, uint32_t node) {
   if (rule->kind() == NumberRule::Kind::kNothing) return {};
   NumberPlan plan{std::move(*rule), 0};
   if (plan.rule.kind() == NumberRule::Kind::kListed) {
-    DI_ASSIGN(plan.automaton, AddAutomaton(CodePointDfa::OfTexts(plan.rule.texts())));
+    DI_ASSIGN(CodePointDfa listed, CodePointDfa::OfTexts(plan.rule.texts()));
+    DI_ASSIGN(plan.automaton, AddAutomaton(std::move(listed)));
   }
   program_->numbers.push_back(std::move(plan));
   AddAlternative(node, JsonTypes::kNumber, static_cast<uint32_t>(program_->numbers.size() - 1));

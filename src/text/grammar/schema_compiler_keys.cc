@@ -57,7 +57,8 @@ Status SchemaCompiler::CollectKeys(const SchemaBranch& branch, KeyParts* parts) 
     if (way.string.allowed) {
       std::vector<std::string> texts;
       DI_TRY(KeepAllowed(way, &texts));
-      parts->names.push_back(CodePointDfa::OfTexts(texts));
+      DI_ASSIGN(CodePointDfa choice, CodePointDfa::OfTexts(texts));
+      parts->names.push_back(std::move(choice));
       continue;
     }
     DI_ASSIGN(CodePointDfa automaton, NamesAutomaton(way.string));
@@ -99,7 +100,7 @@ Status SchemaCompiler::PropertyNode(const SchemaBranch& branch, const std::strin
 
 Status SchemaCompiler::BuildKeyAutomaton(const SchemaBranch& branch, KeyParts* parts,
                                          ObjectPlan* plan) {
-  const CodePointDfa tracked = CodePointDfa::OfTexts(parts->tracked);
+  DI_ASSIGN(const CodePointDfa tracked, CodePointDfa::OfTexts(parts->tracked));
   std::vector<const CodePointDfa*> automata = {&tracked};
   for (const uint32_t id : parts->pattern_ids) automata.push_back(&program_->automata[id]);
   const size_t names_begin = automata.size();
