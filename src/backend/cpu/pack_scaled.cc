@@ -102,6 +102,10 @@ bool PackScaled(const PanelSource& source, int count, int64_t cols, uint8_t* pan
   alignas(16) uint8_t items[4][kBlock] = {};
   const int64_t blocks_per_scale = source.scale_block / kBlock;
   const int64_t steps = PanelSteps(kind, cols);
+  // Rows lie one behind the other, so the next panel is one panel of rows ahead: too many short
+  // streams for the processor to foresee.
+  const int64_t ahead = count < kQuantPanel ? 0 : kQuantPanel * (source.rows[1] - source.rows[0]);
+  const int64_t line_blocks = 64 / code_bytes;
   int64_t scale = 0;
   for (int64_t b = 0, left = blocks_per_scale; b < steps; ++b) {
     const Place at = BlockPlace(kGroupShapes[kind], panel, b);
@@ -120,6 +124,7 @@ bool PackScaled(const PanelSource& source, int count, int64_t cols, uint8_t* pan
           continue;
         }
         const std::byte* in = source.rows[c + i] + b * code_bytes;
+        if (b % line_blocks == 0) __builtin_prefetch(in + ahead);
         if (pairs) {
           PairItems(in, items[i]);
         } else {
