@@ -57,7 +57,7 @@ Result<CodePointDfa> BuildProduct(std::span<const CodePointDfa* const> parts,
   std::vector<uint32_t> next(parts.size());
   for (size_t at = 0; at < tuples.size(); ++at) {
     const std::vector<uint32_t> tuple = tuples[at];
-    if (!budget->Spend(static_cast<int64_t>(classes.size() * (1 + parts.size() / 4)))) {
+    if (!budget->Spend(static_cast<int64_t>(classes.size() * (1 + parts.size())))) {
       return WorkBudget::Error();
     }
     for (uint32_t c = 0; c < classes.size(); ++c) {

@@ -1,5 +1,6 @@
 // The keys of objects: one automaton for each kind of object that tells which value a key has.
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/format.h"
 #include "text/grammar/dfa_builder.h"
@@ -19,9 +20,9 @@ constexpr const char* kNoKey = "\xFF";   // is no key: not UTF-8
 
 struct SchemaCompiler::KeyParts {
   std::vector<std::string> tracked;
-  std::vector<std::string> patterns;
-  std::vector<uint32_t> pattern_ids;  // automata
-  std::vector<CodePointDfa> names;    // any of them accepts; none: no rule for names
+  std::unordered_map<std::string, size_t> patterns;  // place in pattern_ids
+  std::vector<uint32_t> pattern_ids;                 // automata
+  std::vector<CodePointDfa> names;                   // any of them accepts; none: no rule for names
   bool named = false;
 };
 
@@ -35,16 +36,12 @@ Status SchemaCompiler::CollectKeys(const SchemaBranch& branch, KeyParts* parts) 
     if (group.patterns == nullptr) continue;
     for (const auto& member : group.patterns->members()) {
       const std::string& pattern = member.first;
-      if (std::find(parts->patterns.begin(), parts->patterns.end(), pattern) !=
-          parts->patterns.end()) {
-        continue;
-      }
+      if (!parts->patterns.try_emplace(pattern, parts->pattern_ids.size()).second) continue;
       StringPattern key_pattern;
       key_pattern.regex = pattern;
       key_pattern.schema = group.patterns;
       key_pattern.keyword = pattern.c_str();
       DI_ASSIGN(const uint32_t id, AutomatonOf(key_pattern));
-      parts->patterns.push_back(pattern);
       parts->pattern_ids.push_back(id);
     }
   }
@@ -91,8 +88,8 @@ Status SchemaCompiler::PropertyNode(const SchemaBranch& branch, const std::strin
                                     const std::vector<bool>& matched, const KeyParts& parts,
                                     uint32_t* node) {
   const auto matches = [&](const std::string& pattern) {
-    const auto at = std::find(parts.patterns.begin(), parts.patterns.end(), pattern);
-    return at != parts.patterns.end() && matched[static_cast<size_t>(at - parts.patterns.begin())];
+    const auto at = parts.patterns.find(pattern);
+    return at != parts.patterns.end() && matched[at->second];
   };
   DI_ASSIGN(*node, Intern(expander_->OfProperty(branch, key, matches)));
   return {};
