@@ -17,7 +17,7 @@ namespace {
 constexpr int kThreadsMax = 1024;
 constexpr int64_t kElementsPerChunk = 4096;
 // Tables of more rows are fetched by row, never packed.
-constexpr int64_t kTableRows = int64_t{1} << 22;
+constexpr int64_t kTableRows = int64_t{1} << 19;
 constexpr size_t kHugePage = size_t{2} << 20;
 // Copies of at least this much bypass the caches.
 constexpr int64_t kStreamBytes = int64_t{256} << 10;
