@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "text/grammar/grammar.h"
+#include "text/grammar/mask_warmer.h"
 #include "text/reference_data.h"
 #include "text/tokenizer.h"
 
@@ -59,6 +60,7 @@ void Mask(benchmark::State& state) {
   if ((*tokenizer)->eos_id() >= 0) options.stop_ids = {(*tokenizer)->eos_id()};
   const auto vocabulary = *GrammarVocabulary::Create(**tokenizer, options);
   const auto grammar = *CompiledGrammar::Compile({GrammarSource::Kind::kJsonSchema, test.schema});
+  WarmMasks(*grammar, *vocabulary);  // as the builder does
   EncodeOptions encode;
   encode.add_special_tokens = false;
   const std::vector<TokenId> ids = (*tokenizer)->Encode(test.document, encode);
