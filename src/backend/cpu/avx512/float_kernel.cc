@@ -20,7 +20,7 @@ constexpr int kStageStride = kChunkSteps * 4 + 64;
 // first-level one has too few requests under way at a time, and further ahead the processor's own
 // prefetch comes first.
 template <int kRows>
-constexpr int64_t kAheadNear = kRows <= 2 ? 2048 : 1024;
+constexpr int64_t kAheadNear = kRows == 1 ? 2048 : 1024;
 
 // Two vectors of 16 weight rows for one step; x holds the step of one input row in each lane.
 struct StepF32 {
