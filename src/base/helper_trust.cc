@@ -7,10 +7,11 @@ namespace {
 
 // Losses are judged when they add up to this.
 constexpr int64_t kJudgedNs = 200'000;
-constexpr int64_t kBalanceMaxNs = 1'000'000;
+// What excuses a loss: merits of the last few times that a neighbour had the core.
+constexpr int64_t kBalanceMaxNs = 5'000'000;
 // Cores that share a memory do less together than each alone: reading weights for one row, two are
 // a fifth faster than one.
-constexpr int64_t kWorkPerGain = 8;
+constexpr int64_t kWorkPerGain = 5;
 // A loss of one part in this many, at first; each failure in a row halves it.
 constexpr int64_t kBenchPerLoss = 20;
 constexpr int kFailuresMax = 7;

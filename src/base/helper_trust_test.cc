@@ -41,8 +41,14 @@ TEST(HelperTrust, MeritsExcuseOnlyALittle) {
   for (int i = 0; i < 10'000; ++i) pair.Work(kMs, kMs / 10);
   pair.Work(0, kMs * 6 / 10);
   EXPECT_FALSE(pair.trust.benched());
-  pair.Work(0, 4 * kMs);
+  pair.Work(0, 5 * kMs);
   EXPECT_TRUE(pair.trust.benched());
+}
+
+TEST(HelperTrust, LosesItsCoreNowAndThenAndStillPays) {
+  Pair pair;
+  for (int i = 0; i < 1000; ++i) pair.Work(20 * kMs, 3 * kMs);
+  EXPECT_FALSE(pair.trust.benched());
 }
 
 TEST(HelperTrust, ANeighbourThatStaysCostsLessThanAFiftieth) {
@@ -73,7 +79,7 @@ TEST(HelperTrust, BenchesShrinkAgainOnceItPaid) {
     pair.SitOut();
   }
   for (int i = 0; i < 1000; ++i) pair.Work(kMs, kMs / 10);
-  pair.Work(0, 4 * kMs);
+  pair.Work(0, 8 * kMs);
   ASSERT_TRUE(pair.trust.benched());
   EXPECT_LT(pair.trust.benched_until_ns() - pair.now_ns, longest / 4);
 }
