@@ -18,6 +18,14 @@ constexpr int kHeadRowsMin = 8;
 constexpr int32_t kPoison = 0x5AFE5AFE;
 // Two steps are open at most; the rest is slack so that no queue ever blocks.
 constexpr size_t kQueueDepth = 4;
+// One step's part of the average, so that time without requests weighs little.
+constexpr int64_t kHostNsMax = 1'000'000;
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 }  // namespace
 
@@ -107,13 +115,22 @@ void ModelRunner::Feed(Ticket /*ticket*/, const LateInputs& late) {
   DI_CHECK(pushed == PushResult::kOk, "more than {} steps are fed", kQueueDepth);
 }
 
+void ModelRunner::CountHostTime(int64_t now_ns) {
+  if (collected_ns_ == 0) return;
+  const int64_t spent = std::min(now_ns - collected_ns_, kHostNsMax);
+  const int64_t average = host_ns_.load(std::memory_order_relaxed);
+  host_ns_.store(average + (spent - average) / 8, std::memory_order_relaxed);
+}
+
 const StepResult& ModelRunner::Collect(Ticket ticket) {
+  CountHostTime(NowNs());
   std::optional<Ticket> done = done_.TryPop();
   if (!done.has_value()) {
     backend_->ReturnCore();
     done = done_.Pop();
   }
   DI_CHECK(done == ticket, "step {} is not next", ticket);
+  collected_ns_ = NowNs();
   return results_[static_cast<size_t>(ticket) % results_.size()];
 }
 
@@ -158,7 +175,7 @@ void ModelRunner::Loop() {
                            .count();
     Delay();
     // The engine thread starts to work when it has the step, and stops in its next Collect.
-    backend_->LendCore();
+    if (EngineNeedsCore()) backend_->LendCore();
     if (done_.Push(Ticket(step->ticket)) != PushResult::kOk) return;
     // From here on plan, requests and result belong to the engine thread. Drafts need none of them,
     // so they are made while it applies the step.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +45,9 @@ struct ModelRunnerOptions {
   int32_t state_snapshots = 0;  // of a slot's state
   bool compact = false;         // plans carry replay bounds
   VerifyMode verify = VerifyMode::kShared;
+  // The engine thread is lent a core when it works this long for a step, on average. A helper that
+  // gives up its core may wait to get it back, so a short wait of the engine costs less.
+  int64_t lend_core_us = 60;
   RunnerTestMode test;
 };
 
@@ -96,12 +100,16 @@ class ModelRunner final : public StepRunner {
     const StepPlan* plan = nullptr;
   };
 
+  void CountHostTime(int64_t now_ns);  // engine thread
   ModelRunner(Model* model, Backend* backend, const ModelRunnerOptions& options,
               std::unique_ptr<Drafter> drafter);
   Status Reserve();
 
   // Runner thread.
   void Loop();
+  bool EngineNeedsCore() const {
+    return host_ns_.load(std::memory_order_relaxed) >= 1000 * options_.lend_core_us;
+  }
   bool RunStep(const StepPlan& plan, StepResult* result);
   void ApplySetups(const StepPlan& plan);
   void CopyBlocks(const StepPlan& plan, const StepInput& input);
@@ -170,7 +178,9 @@ class ModelRunner final : public StepRunner {
   BoundedQueue<Launched> launched_;
   BoundedQueue<LateInputs> fed_;
   BoundedQueue<Ticket> done_;
-  Ticket next_ticket_ = 1;  // engine thread
+  std::atomic<int64_t> host_ns_{0};  // of the engine thread for a step, on average
+  int64_t collected_ns_ = 0;         // engine thread: when Collect returned last
+  Ticket next_ticket_ = 1;           // engine thread
   std::thread thread_;
 };
 

@@ -240,6 +240,7 @@ TEST_F(ModelRunnerTest, ContinuesFromDeviceStateWhileTheHostKnowsNothing) {
 }
 
 TEST_F(ModelRunnerTest, LendsACoreWithEveryStepThatEnds) {
+  options_.lend_core_us = 0;
   Start();
   const Request request = Greedy({3, 4});
   StepPlan plan;
@@ -252,6 +253,21 @@ TEST_F(ModelRunnerTest, LendsACoreWithEveryStepThatEnds) {
     plan = {};
     AddRow(&plan, 2, 1 + step, {}, {});
   }
+}
+
+TEST_F(ModelRunnerTest, LendsNoCoreToAnEngineThatNeedsLittle) {
+  options_.lend_core_us = 1'000'000'000;
+  Start();
+  const Request request = Greedy({3, 4});
+  StepPlan plan;
+  AddSetup(&plan, 2, &request);
+  AddRow(&plan, 2, 0, {3, 4}, {5, 1});
+  for (int step = 1; step <= 3; ++step) {
+    Run(plan);
+    plan = {};
+    AddRow(&plan, 2, 1 + step, {}, {});
+  }
+  EXPECT_EQ(backend_.lent, 0);
 }
 
 TEST_F(ModelRunnerTest, ABadRowFailsAlone) {
