@@ -18,9 +18,10 @@ TEMPLATE = os.path.join(ROOT, 'tests/e2e/chat.jinja')
 class Server:
     """One process; `with Server(...) as server`. Flags are given as on the command line."""
 
-    def __init__(self, *flags, model=MODEL, wait=True):
-        command = [BINARY, 'serve', model, '--port', '0', '--chat-template', TEMPLATE,
-                   '--served-model-name', 'tiny', *flags]
+    def __init__(self, *flags, model=MODEL, template=TEMPLATE, wait=True):
+        own = ['--chat-template', template] if template else []
+        command = [BINARY, 'serve', model, '--port', '0', '--served-model-name', 'tiny', *own,
+                   *flags]
         self.started_s = time.monotonic()
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean_env())
         self.log = []

@@ -1,0 +1,172 @@
+"""Every dialect through the clients that people use, against the real binary and a small model.
+
+usage: dialects_test.py [unittest arguments]; DEEPINFER_BINARY names the binary.
+Packages that are not installed (openai, anthropic) are skipped and counted.
+"""
+import asyncio
+import os
+import unittest
+
+from server_process import ROOT, Server
+
+try:
+    import openai
+except ImportError:
+    openai = None
+try:
+    import anthropic
+except ImportError:
+    anthropic = None
+
+MODEL = os.path.join(ROOT, 'checkpoints/tiny-v41')
+TURN = [{'role': 'user', 'content': 'Say hello.'}]
+SCHEMA = {'type': 'object', 'properties': {'city': {'type': 'string'}}, 'required': ['city']}
+
+
+class DialectTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server('--max-model-len', '4096', model=MODEL, template=None)
+        cls.base = f'http://127.0.0.1:{cls.server.port}'
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+
+@unittest.skipIf(openai is None, 'the openai package is not installed')
+class OpenAiTest(DialectTest):
+    TOOLS = [{'type': 'function', 'function': {'name': 'weather', 'parameters': SCHEMA}}]
+
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=self.base + '/v1', api_key='x', max_retries=0,
+                                    timeout=120)
+
+    def test_chat(self):
+        whole = self.client.chat.completions.create(
+            model='tiny', messages=TURN, max_tokens=12, seed=1)
+        stream = self.client.chat.completions.create(
+            model='tiny', messages=TURN, max_tokens=12, seed=1, stream=True,
+            stream_options={'include_usage': True})
+        text, reasoning, last = '', '', None
+        for chunk in stream:
+            for choice in chunk.choices:
+                text += choice.delta.content or ''
+                reasoning += getattr(choice.delta, 'reasoning_content', None) or ''
+            last = chunk
+        message = whole.choices[0].message
+        self.assertEqual(text, message.content or '')
+        self.assertEqual(reasoning, getattr(message, 'reasoning_content', ''))
+        self.assertEqual(last.usage.completion_tokens, whole.usage.completion_tokens)
+
+    def test_chat_with_tools(self):
+        with self.client.chat.completions.stream(
+                model='tiny', messages=TURN, max_tokens=12, tools=self.TOOLS) as stream:
+            try:
+                self.assertGreater(len(list(stream)), 1)
+                self.assertEqual(len(stream.get_final_completion().choices), 1)
+            except openai.LengthFinishReasonError:  # the package's word for max_tokens
+                pass
+
+    def test_chat_async(self):
+        async def run():
+            client = openai.AsyncOpenAI(base_url=self.base + '/v1', api_key='x', max_retries=0)
+            answers = await asyncio.gather(*(
+                client.chat.completions.create(model='tiny', messages=TURN, max_tokens=4)
+                for _ in range(4)))
+            await client.close()
+            return answers
+        for answer in asyncio.run(run()):
+            self.assertEqual(answer.usage.completion_tokens, 4)
+
+    def test_responses(self):
+        first = self.client.responses.create(model='tiny', input='Say hello.',
+                                             max_output_tokens=12)
+        self.assertIn(first.status, ('completed', 'incomplete'))
+        self.assertGreater(len(first.output), 0)
+        then = self.client.responses.create(model='tiny', input='And again.',
+                                            previous_response_id=first.id, max_output_tokens=4)
+        self.assertEqual(then.previous_response_id, first.id)
+        self.assertGreater(then.usage.input_tokens, first.usage.input_tokens)
+        self.assertEqual(self.client.responses.retrieve(first.id).output, first.output)
+        items = self.client.responses.input_items.list(first.id).data
+        self.assertEqual(items[0].content[0].text, 'Say hello.')
+        self.client.responses.delete(first.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(first.id)
+
+    def test_responses_stream(self):
+        with self.client.responses.stream(model='tiny', input='Say hello.',
+                                          max_output_tokens=12) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_response() if 'response.completed' in kinds else None
+        self.assertEqual(kinds[:2], ['response.created', 'response.in_progress'])
+        self.assertIn(kinds[-1], ('response.completed', 'response.incomplete'))
+        if final is not None:
+            self.assertEqual(final.status, 'completed')
+
+    def test_responses_in_the_background(self):
+        queued = self.client.responses.create(
+            model='tiny', input='Say hello.', background=True, extra_body={'ignore_eos': True})
+        self.assertEqual(queued.status, 'queued')
+        try:
+            self.assertEqual(self.client.responses.cancel(queued.id).status, 'cancelled')
+        except openai.BadRequestError:  # it was faster
+            self.assertIn(self.client.responses.retrieve(queued.id).status,
+                          ('completed', 'incomplete'))
+
+    def test_errors(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(model='tiny', messages=TURN, temperature=9)
+        self.assertEqual(caught.exception.param, 'temperature')
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(model='tiny', messages=TURN, tools=self.TOOLS,
+                                                tool_choice='required')
+        self.assertEqual(caught.exception.code, 'unsupported_parameter')
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.create(model='none', input='x')
+
+
+@unittest.skipIf(anthropic is None, 'the anthropic package is not installed')
+class AnthropicTest(DialectTest):
+    TOOLS = [{'name': 'weather', 'input_schema': SCHEMA}]
+
+    def setUp(self):
+        self.client = anthropic.Anthropic(base_url=self.base, api_key='x', max_retries=0,
+                                          timeout=120)
+
+    def test_messages(self):
+        message = self.client.messages.create(model='tiny', max_tokens=12, messages=TURN,
+                                              tools=self.TOOLS)
+        self.assertIn(message.stop_reason, ('end_turn', 'max_tokens', 'tool_use'))
+        self.assertLessEqual(message.usage.output_tokens, 12)
+        counted = self.client.messages.count_tokens(model='tiny', messages=TURN,
+                                                    tools=self.TOOLS)
+        usage = message.usage
+        self.assertEqual(counted.input_tokens, usage.input_tokens + usage.cache_read_input_tokens)
+
+    def test_stream(self):
+        with self.client.messages.stream(model='tiny', max_tokens=12, messages=TURN) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_message()
+        self.assertEqual((kinds[0], kinds[-1]), ('message_start', 'message_stop'))
+        self.assertIsNotNone(final.stop_reason)
+
+    def test_async(self):
+        async def run():
+            async with anthropic.AsyncAnthropic(base_url=self.base, api_key='x',
+                                                max_retries=0) as client:
+                return await client.messages.create(model='tiny', max_tokens=4, messages=TURN)
+        self.assertEqual(asyncio.run(run()).role, 'assistant')
+
+    def test_errors(self):
+        with self.assertRaises(anthropic.NotFoundError) as caught:
+            self.client.messages.create(model='none', max_tokens=4, messages=TURN)
+        self.assertEqual(caught.exception.body['type'], 'error')
+        self.assertIsNotNone(caught.exception.request_id)
+        with self.assertRaises(anthropic.BadRequestError):
+            self.client.messages.create(model='tiny', max_tokens=4, messages=[])
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
