@@ -13,10 +13,10 @@ constexpr int64_t kBalanceMaxNs = 5'000'000;
 // a fifth faster than one.
 constexpr int64_t kWorkPerGain = 5;
 // A loss of one part in this many, at first; each failure in a row halves it.
-constexpr int64_t kBenchPerLoss = 20;
-constexpr int kFailuresMax = 7;
+constexpr int64_t kBenchPerLoss = 10;
+constexpr int kFailuresMax = 3;
 constexpr int64_t kBenchMinNs = 10'000'000;
-constexpr int64_t kBenchMaxNs = 1'000'000'000;
+constexpr int64_t kBenchMaxNs = 150'000'000;
 
 }  // namespace
 

@@ -51,15 +51,15 @@ TEST(HelperTrust, LosesItsCoreNowAndThenAndStillPays) {
   EXPECT_FALSE(pair.trust.benched());
 }
 
-TEST(HelperTrust, ANeighbourThatStaysCostsLessThanAFiftieth) {
+TEST(HelperTrust, ANeighbourThatStaysCostsLessThanAThirtieth) {
   Pair pair;
   while (pair.now_ns < 10'000 * kMs) {
     pair.Work(kMs / 10, 4 * kMs);
     ASSERT_TRUE(pair.trust.benched());
     pair.SitOut();
   }
-  EXPECT_LT(pair.lost_ns, pair.now_ns / 50);
-  EXPECT_LT(pair.benches, 20);
+  EXPECT_LT(pair.lost_ns, pair.now_ns / 30);
+  EXPECT_LT(pair.benches, 100);
 }
 
 TEST(HelperTrust, SmallLossesAddUp) {
