@@ -1,5 +1,7 @@
 #include "api/responses.h"
 
+#include <algorithm>
+
 #include "api/call_options.h"
 #include "api/chat_plan.h"
 #include "api/error.h"
@@ -310,6 +312,24 @@ void EndSnapshot(const Json& body, bool stored, bool background,
   for (const std::string& warning : warnings) list.Push(Json::String(warning));
 }
 
+// A stored response is read back under its id: the id must fit into a path and be nobody else's.
+Status CheckStoredId(const ResponsesResponseOptions& options, ResponseStore& store) {
+  const std::string& id = options.call.request_id;
+  const bool plain = std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
+  });
+  if (!plain) {
+    return Invalid("\"request_id\" of a stored response may hold letters, digits, - and _")
+        .WithParam("request_id");
+  }
+  if (!id.empty() && store.Get(options.id).ok()) {
+    return Invalid(Format("\"request_id\": a response {} is stored already", options.id))
+        .WithParam("request_id");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<DialectCall> ParseResponses(const Json& body, const DialectContext& context) {
@@ -326,6 +346,7 @@ Result<DialectCall> ParseResponses(const Json& body, const DialectContext& conte
   DI_TRY(ReadBool(body, "store", &store));
   DI_TRY(ReadBool(body, "background", &background));
   store = store && context.responses != nullptr;
+  if (store) DI_TRY(CheckStoredId(options, *context.responses));
   if (background && !store) {
     return Invalid("\"background\" needs \"store\": true, and a server that keeps responses")
         .WithParam("background");
