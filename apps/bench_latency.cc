@@ -34,8 +34,8 @@ Iteration RunIteration(Engine* engine, const LatencyFlags& flags, int iteration)
   const double begin = NowSeconds();
   for (int i = 0; i < flags.batch_size; ++i) {
     Request request;
-    request.prompt = SyntheticPrompt(static_cast<uint64_t>(iteration), i, flags.input_len,
-                                     engine->limits().vocab);
+    request.prompt =
+        SyntheticPrompt(static_cast<uint64_t>(iteration), i, flags.input_len, engine->limits());
     request.sampling.temperature = 0.0F;
     request.sampling.ignore_eos = true;
     request.sampling.max_tokens = flags.output_len;

@@ -58,7 +58,8 @@ class HitBench {
   // A request that goes on where the context ends, with tokens of its own.
   Status Hit(int index, bool counted, Measured* measured) {
     std::vector<TokenId> prompt = Context(measured->context_len);
-    const std::vector<TokenId> own = SyntheticPrompt(2, index, flags_.input_len, Vocab());
+    const std::vector<TokenId> own =
+        SyntheticPrompt(2, index, flags_.input_len, llm_->engine().limits());
     prompt.insert(prompt.end(), own.begin(), own.end());
     const Shot shot = Run(std::move(prompt));
     DI_TRY(shot.status);
@@ -79,8 +80,9 @@ class HitBench {
   }
 
  private:
-  int Vocab() const { return llm_->engine().limits().vocab; }
-  std::vector<TokenId> Context(int length) const { return SyntheticPrompt(1, 0, length, Vocab()); }
+  std::vector<TokenId> Context(int length) const {
+    return SyntheticPrompt(1, 0, length, llm_->engine().limits());
+  }
 
   int64_t IndexScanUs() const {
     const SparseOps* ops = llm_->model().backend->sparse_ops();

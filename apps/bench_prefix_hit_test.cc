@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
 #include "apps/bench.h"
+#include "apps/bench_stats.h"
 #include "base/json.h"
 
 namespace deepinfer {
@@ -33,6 +35,13 @@ Json BenchOutput(const char* mode) {
   Result<Json> json = Json::Parse(printed);
   EXPECT_TRUE(json.ok()) << printed;
   return json.ok() ? std::move(json).value() : Json::Object();
+}
+
+TEST(SyntheticPrompt, HoldsEveryIdButThatOfImages) {
+  const std::vector<TokenId> ids = SyntheticPrompt(1, 0, 500, {.vocab = 5, .image_id = 3});
+  EXPECT_EQ(std::set<TokenId>(ids.begin(), ids.end()), (std::set<TokenId>{0, 1, 2, 4}));
+  EXPECT_EQ(SyntheticPrompt(1, 0, 500, {.vocab = 5, .image_id = 3}), ids);
+  EXPECT_NE(SyntheticPrompt(1, 1, 500, {.vocab = 5, .image_id = 3}), ids);
 }
 
 // A hit computes as many tokens after a long context as after a short one, in both modes.

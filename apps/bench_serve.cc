@@ -35,7 +35,7 @@ struct ServeFlags {
 Json CompletionBody(const ServeFlags& flags, int index) {
   Json prompt = Json::Array();
   const auto seed = static_cast<uint64_t>(flags.seed);
-  for (TokenId id : SyntheticPrompt(seed, index, flags.input_len, flags.vocab)) {
+  for (TokenId id : SyntheticPrompt(seed, index, flags.input_len, {.vocab = flags.vocab})) {
     prompt.Push(Json::Int(id));
   }
   Json body = Json::Object();

@@ -58,8 +58,8 @@ int RunOnce(const StartFlags& flags, const LlmOptions& options) {
   sampling.temperature = 0.0F;
   sampling.ignore_eos = true;
   sampling.max_tokens = 1;
-  const Prompt prompt = {
-      .token_ids = SyntheticPrompt(1, 0, flags.input_len, (*llm)->engine().limits().vocab)};
+  const Prompt prompt = {.token_ids =
+                             SyntheticPrompt(1, 0, flags.input_len, (*llm)->engine().limits())};
   const std::vector<GenerateOutput> outputs = (*llm)->Generate({&prompt, 1}, sampling);
   if (!outputs[0].status.ok()) return Fail("bench start", outputs[0].status);
   const double done = NowSeconds();

@@ -40,14 +40,14 @@ Json ToJson(const Summary& summary) {
   return out;
 }
 
-std::vector<TokenId> SyntheticPrompt(uint64_t seed, int64_t index, int count, int vocab) {
+std::vector<TokenId> SyntheticPrompt(uint64_t seed, int64_t index, int count,
+                                     const EngineLimits& limits) {
   std::vector<TokenId> ids(static_cast<size_t>(count));
-  // The end of a vocabulary holds tokens that stand for images or turns.
-  const auto text = static_cast<uint32_t>(vocab - vocab / 8);
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto words =
         Philox4x32(seed, {static_cast<uint32_t>(index), static_cast<uint32_t>(i), 0, 1});
-    ids[i] = static_cast<TokenId>(words[0] % text);
+    const auto drawn = static_cast<TokenId>(words[0] % static_cast<uint32_t>(limits.vocab));
+    ids[i] = drawn == limits.image_id ? (drawn + 1) % limits.vocab : drawn;
   }
   return ids;
 }

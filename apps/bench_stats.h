@@ -18,8 +18,10 @@ struct Summary {
 Summary Summarize(std::vector<double> values);  // zeros when empty
 Json ToJson(const Summary& summary);
 
-// `count` ids drawn from (seed, index), below `vocab`; equal arguments give equal prompts.
-std::vector<TokenId> SyntheticPrompt(uint64_t seed, int64_t index, int count, int vocab);
+// `count` ids of the vocabulary drawn from (seed, index); never the id that stands for images,
+// which a prompt without them may not hold. Equal arguments give equal prompts.
+std::vector<TokenId> SyntheticPrompt(uint64_t seed, int64_t index, int count,
+                                     const EngineLimits& limits);
 
 double NowSeconds();  // monotonic
 

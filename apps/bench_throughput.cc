@@ -21,11 +21,11 @@ struct ThroughputFlags {
   bool as_json = false;
 };
 
-Request MakeRequest(const ThroughputFlags& flags, int index, int vocab) {
+Request MakeRequest(const ThroughputFlags& flags, int index, const EngineLimits& limits) {
   Request request;
   const auto seed = static_cast<uint64_t>(flags.seed);
-  request.prompt = SyntheticPrompt(seed, -1, flags.prefix_len, vocab);  // shared by all
-  const std::vector<TokenId> own = SyntheticPrompt(seed, index, flags.input_len, vocab);
+  request.prompt = SyntheticPrompt(seed, -1, flags.prefix_len, limits);  // shared by all
+  const std::vector<TokenId> own = SyntheticPrompt(seed, index, flags.input_len, limits);
   request.prompt.insert(request.prompt.end(), own.begin(), own.end());
   request.sampling.temperature = 1.0F;
   request.sampling.seed = flags.seed + index;
@@ -97,7 +97,7 @@ int RunBenchThroughput(int argc, char** argv) {
   TimingBoard board(static_cast<size_t>(flags.num_prompts));
   const double begin = NowSeconds();
   for (int i = 0; i < flags.num_prompts; ++i) {
-    board.Submit(engine, static_cast<size_t>(i), MakeRequest(flags, i, engine->limits().vocab));
+    board.Submit(engine, static_cast<size_t>(i), MakeRequest(flags, i, engine->limits()));
   }
   board.WaitAll();
   return Report(flags, board, NowSeconds() - begin, engine->Stats());
