@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
 
 #include "tests/harness/host_rows.h"
 #include "tests/harness/memory_tensors.h"
@@ -136,16 +135,8 @@ class AttentionHarness {
 
 using AttentionOps = OpModeTest;
 
-// What the plain loops give for every shape; once for each arithmetic.
-const std::vector<Sequences>& Reference(ComputeDtype dtype) {
-  static std::map<ComputeDtype, std::vector<Sequences>> made;
-  const auto [at, is_new] = made.try_emplace(dtype);
-  if (!is_new) return at->second;
-  const auto backend = MakeBackend({"scalar", dtype}, 2);
-  for (const Shape& shape : Shapes()) {
-    at->second.push_back(AttentionHarness(backend.get(), shape).RunAll({}));
-  }
-  return at->second;
+Sequences RunWhole(Backend* backend, const Shape& shape) {
+  return AttentionHarness(backend, shape).RunAll({});
 }
 
 TEST_P(AttentionOps, AgreesWithTheReference) {
@@ -154,8 +145,8 @@ TEST_P(AttentionOps, AgreesWithTheReference) {
   const auto backend = MakeBackend(GetParam(), 2);
   size_t next = 0;
   for (const Shape& shape : Shapes()) {
-    const Sequences& want = Reference(GetParam().dtype)[next++];
-    const Sequences got = AttentionHarness(backend.get(), shape).RunAll({});
+    const Sequences& want = Reference<RunWhole>(GetParam().dtype, Shapes())[next++];
+    const Sequences got = RunWhole(backend.get(), shape);
     for (size_t s = 0; s < want.size(); ++s) {
       ASSERT_EQ(want[s].size(), got[s].size());
       double worst = 0.0;

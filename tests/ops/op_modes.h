@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +30,18 @@ std::vector<OpMode> AllModes();
 std::vector<OpMode> VectorModes();
 // "avx2_float32": the last argument of INSTANTIATE_TEST_SUITE_P.
 std::string ModeName(const testing::TestParamInfo<OpMode>& param);
+
+// What Run(backend, case) gives for every case with the plain loops; once for each arithmetic.
+template <auto Run, typename Cases>
+const auto& Reference(ComputeDtype dtype, const Cases& cases) {
+  using Output = decltype(Run(static_cast<Backend*>(nullptr), *cases.begin()));
+  static std::map<ComputeDtype, std::vector<Output>> made;
+  const auto [at, is_new] = made.try_emplace(dtype);
+  if (!is_new) return at->second;
+  const auto backend = MakeBackend({"scalar", dtype}, 2);
+  for (const auto& one : cases) at->second.push_back(Run(backend.get(), one));
+  return at->second;
+}
 
 // A suite that runs once in every mode that the machine has.
 class OpModeTest : public testing::TestWithParam<OpMode> {
