@@ -13,29 +13,24 @@ constexpr std::string_view kBlockEnds[] = {
     "</｜DSML｜function_calls>",
 };
 
+// V4 and V4.1 differ in the names of the block around calls alone; either ends a block.
+constexpr OutputProfile Dsml(std::string_view name) {
+  return {
+      .name = name,
+      .think = "<think>",
+      .think_end = "</think>",
+      .calls = Calls::kTags,
+      .mark = "<｜DSML｜",
+      .mark_end = "</｜DSML｜",
+      .invoke = "invoke name=\"",
+      .parameter = "parameter name=\"",
+      .block_ends = kBlockEnds,
+  };
+}
+
 constexpr OutputProfile kProfiles[] = {
-    {
-        .name = "deepseek_v41",
-        .think = "<think>",
-        .think_end = "</think>",
-        .calls = Calls::kTags,
-        .mark = "<｜DSML｜",
-        .mark_end = "</｜DSML｜",
-        .invoke = "invoke name=\"",
-        .parameter = "parameter name=\"",
-        .block_ends = kBlockEnds,
-    },
-    {
-        .name = "deepseek_v4",
-        .think = "<think>",
-        .think_end = "</think>",
-        .calls = Calls::kTags,
-        .mark = "<｜DSML｜",
-        .mark_end = "</｜DSML｜",
-        .invoke = "invoke name=\"",
-        .parameter = "parameter name=\"",
-        .block_ends = kBlockEnds,
-    },
+    Dsml("deepseek_v41"),
+    Dsml("deepseek_v4"),
     {
         // Hermes, Qwen 2.5 and 3.
         .name = "hermes",
