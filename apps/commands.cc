@@ -9,6 +9,7 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"generate", "generate text offline", RunGenerate},
+    {"batch", "answer a file of API requests offline", RunBatch},
     {"chat", "talk to a model in the terminal", RunChat},
     {"serve", "serve a model over HTTP", RunServe},
     {"bench", "measure latency, throughput or a server", RunBench},

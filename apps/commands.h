@@ -42,6 +42,7 @@ int FailUsage(const char* command, const Status& status);
 
 int RunServe(int argc, char** argv);
 int RunGenerate(int argc, char** argv);
+int RunBatch(int argc, char** argv);
 int RunChat(int argc, char** argv);
 int RunBench(int argc, char** argv);
 int RunDoctor(int argc, char** argv);

@@ -2,12 +2,12 @@
 #include <cstdio>
 #include <vector>
 
-#include "apps/batch_run.h"
 #include "apps/bench_stats.h"
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "apps/model_path.h"
+#include "apps/prompt_run.h"
 #include "apps/sampling_flags.h"
 #include "apps/stream_sink.h"
 #include "deepinfer/llm.h"
@@ -67,11 +67,11 @@ int RunPrompts(const GenerateFlags& flags, Engine* engine, const RequestBuilder&
 }
 
 int RunFile(const GenerateFlags& flags, Engine* engine, const RequestBuilder& builder) {
-  const BatchJob job = {
-      .input = flags.input,
-      .output = flags.output.empty() ? "-" : flags.output,
-      .existing = flags.resume ? BatchJob::Existing::kResume : BatchJob::Existing::kRefuse};
-  const Result<BatchTotals> totals = RunBatch(job, engine, builder);
+  const PromptFileJob job = {.input = flags.input,
+                             .output = flags.output.empty() ? "-" : flags.output,
+                             .existing = flags.resume ? PromptFileJob::Existing::kResume
+                                                      : PromptFileJob::Existing::kRefuse};
+  const Result<PromptFileTotals> totals = RunPromptFile(job, engine, builder);
   if (!totals.ok()) return Fail("generate", totals.status());
   const auto tokens = static_cast<double>(totals->completion_tokens);
   std::fprintf(stderr,

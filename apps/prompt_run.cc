@@ -1,4 +1,4 @@
-#include "apps/batch_run.h"
+#include "apps/prompt_run.h"
 
 #include <sys/stat.h>
 
@@ -7,9 +7,9 @@
 #include <map>
 #include <memory>
 
-#include "apps/batch_file.h"
 #include "apps/bench_stats.h"
 #include "apps/progress.h"
+#include "apps/prompt_file.h"
 #include "base/bounded_queue.h"
 
 namespace deepinfer {
@@ -71,7 +71,7 @@ void SetSample(Json* out, const Sample& sample) {
 // Everything about one line in flight. Filled on the engine thread, handed over once it is done.
 class LineSink final : public OutputSink {
  public:
-  LineSink(BatchLine line, BoundedQueue<LineSink*>* done) : line_(std::move(line)), done_(done) {}
+  LineSink(PromptLine line, BoundedQueue<LineSink*>* done) : line_(std::move(line)), done_(done) {}
 
   void OnOutput(OutputDelta delta) override {
     const auto i = static_cast<size_t>(delta.sample);
@@ -94,14 +94,14 @@ class LineSink final : public OutputSink {
   }
 
   int64_t index() const { return line_.index; }
-  BatchLine& line() { return line_; }
+  PromptLine& line() { return line_; }
   std::string Format() const;
 
   Usage usage;
   Status status;
 
  private:
-  BatchLine line_;
+  PromptLine line_;
   BoundedQueue<LineSink*>* done_;
   std::vector<Sample> samples_;
   std::vector<std::optional<TokenLogprob>> prompt_logprobs_;
@@ -136,31 +136,24 @@ std::string LineSink::Format() const {
   return out.Dump();
 }
 
-Result<Request> BuildLine(const RequestBuilder& builder, const BatchLine& line) {
+Result<Request> BuildLine(const RequestBuilder& builder, const PromptLine& line) {
   if (!line.status.ok()) return line.status;
   if (line.text.has_value()) return builder.FromText(*line.text, line.params);
   if (!line.ids.empty()) return builder.FromIds(line.ids, line.params);
   return builder.FromMessages(line.messages, line.params);
 }
 
-// Lines of a regular file, for the progress bar; 0 when it cannot be told.
-int64_t CountLines(const std::string& path) {
+// For the progress bar; 0 when it cannot be told.
+int64_t TotalLines(const std::string& path) {
   struct stat info {};
   if (path == "-" || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return 0;
-  std::FILE* file = std::fopen(path.c_str(), "rbe");
-  if (file == nullptr) return 0;
-  int64_t lines = 0;
-  std::vector<char> buffer(size_t{1} << 20);
-  for (size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), file)) > 0;) {
-    lines += std::count(buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(n), '\n');
-  }
-  std::fclose(file);
-  return lines;
+  const Result<int64_t> lines = CountLines(path);
+  return lines.ok() ? *lines : 0;
 }
 
 class Job {
  public:
-  Job(Engine* engine, const RequestBuilder& builder, BatchWriter* writer, Progress* progress)
+  Job(Engine* engine, const RequestBuilder& builder, LineWriter* writer, Progress* progress)
       : engine_(engine),
         builder_(builder),
         writer_(writer),
@@ -168,7 +161,7 @@ class Job {
         window_(static_cast<size_t>(engine->limits().max_num_seqs) * kWindowPerSlot),
         done_(window_ + 1) {}
 
-  Status Run(BatchReader* reader) {
+  Status Run(LineReader* reader) {
     Status status = Feed(reader);
     if (!status.ok()) CancelAll();
     while (!open_.empty()) {  // also after an error: the sinks must outlive their requests
@@ -179,22 +172,22 @@ class Job {
     }
     return status;
   }
-  BatchTotals totals;
+  PromptFileTotals totals;
 
  private:
-  Status Feed(BatchReader* reader) {
+  Status Feed(LineReader* reader) {
     while (true) {
-      DI_ASSIGN(std::optional<BatchLine> line, reader->Next());
+      DI_ASSIGN(const std::optional<LineRecord> line, reader->Next());
       if (!line.has_value()) return {};
       while (open_.size() >= window_ ||
              (!open_.empty() && writer_->waiting_bytes() > kWaitingBytesMax)) {
         DI_TRY(TakeDone());
       }
-      DI_TRY(Start(*std::move(line)));
+      DI_TRY(Start(ParsePromptLine(*line)));
     }
   }
 
-  Status Start(BatchLine line) {
+  Status Start(PromptLine line) {
     auto sink = std::make_unique<LineSink>(std::move(line), &done_);
     Result<Request> request = BuildLine(builder_, sink->line());
     if (request.ok()) {
@@ -234,7 +227,7 @@ class Job {
 
   Engine* engine_;
   const RequestBuilder& builder_;
-  BatchWriter* writer_;
+  LineWriter* writer_;
   Progress* progress_;
   const size_t window_;
   BoundedQueue<LineSink*> done_;
@@ -243,17 +236,18 @@ class Job {
 
 }  // namespace
 
-Result<BatchTotals> RunBatch(const BatchJob& job, Engine* engine, const RequestBuilder& builder) {
+Result<PromptFileTotals> RunPromptFile(const PromptFileJob& job, Engine* engine,
+                                       const RequestBuilder& builder) {
   const double begin = NowSeconds();
-  DI_ASSIGN(const std::unique_ptr<BatchReader> reader, BatchReader::Open(job.input));
-  BatchWriter::Options options;
-  options.path = job.output;
-  options.existing = job.existing == BatchJob::Existing::kResume
-                         ? BatchWriter::Options::Existing::kResume
-                         : BatchWriter::Options::Existing::kRefuse;
-  DI_ASSIGN(const std::unique_ptr<BatchWriter> writer, BatchWriter::Open(options));
+  DI_ASSIGN(const std::unique_ptr<LineReader> reader, LineReader::Open(job.input));
+  const LineWriter::Options options = {.paths = {job.output},
+                                       .existing = job.existing == PromptFileJob::Existing::kResume
+                                                       ? LineWriter::Existing::kResume
+                                                       : LineWriter::Existing::kRefuse,
+                                       .index_of = IndexOfResult};
+  DI_ASSIGN(const std::unique_ptr<LineWriter> writer, LineWriter::Open(options));
   DI_TRY(reader->Skip(writer->first_index()));
-  Progress progress("lines", CountLines(job.input));
+  Progress progress("lines", TotalLines(job.input));
   Job run(engine, builder, writer.get(), &progress);
   run.totals.resumed = writer->first_index();
   progress.Update(run.totals.resumed, 0);

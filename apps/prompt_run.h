@@ -9,13 +9,13 @@
 
 namespace deepinfer {
 
-struct BatchJob {
+struct PromptFileJob {
   std::string input;   // "-": standard input
   std::string output;  // "-": standard output
   enum class Existing { kRefuse, kResume } existing = Existing::kRefuse;
 };
 
-struct BatchTotals {
+struct PromptFileTotals {
   int64_t lines = 0;    // written by this run
   int64_t resumed = 0;  // kept from an earlier run
   int64_t failed = 0;   // lines whose result is an error
@@ -26,6 +26,7 @@ struct BatchTotals {
 
 // A line that fails gets an "error" in its result and disturbs no other; the status is about the
 // files alone.
-Result<BatchTotals> RunBatch(const BatchJob& job, Engine* engine, const RequestBuilder& builder);
+Result<PromptFileTotals> RunPromptFile(const PromptFileJob& job, Engine* engine,
+                                       const RequestBuilder& builder);
 
 }  // namespace deepinfer
