@@ -45,6 +45,16 @@ void AddServeFlags(CommandLine* line, ServerConfig* config) {
                  "memory of stored responses");
   line->Add("--stored-response-ttl-s", &config->stored_response_ttl_s,
             "seconds for which a response is kept");
+  line->Add("--batch-dir", &config->batch_dir,
+            "directory of /v1/files and /v1/batches; empty: none of these routes");
+  line->Add("--max-batches", &config->max_batches, "batches that are kept");
+  line->Add("--max-batch-lines", &config->max_batch_lines, "requests of one batch");
+  line->Add("--batch-window", &config->batch_window,
+            "requests of a batch in flight; 0: half of --max-num-seqs");
+  line->Add("--max-stored-files", &config->max_stored_files, "files that are kept; more get 429");
+  line->AddBytes("--max-stored-file-bytes", &config->max_stored_file_bytes,
+                 "all files together; more gets 429");
+  line->Add("--stored-file-ttl-s", &config->stored_file_ttl_s, "seconds for which a file is kept");
   line->Add("--stream-interval", &config->stream_interval,
             "tokens of a stream's chunk; the first and the last come at once");
   line->Add("--request-timeout-ms", &config->request_timeout_ms,
@@ -110,6 +120,12 @@ Status CheckServeFlags(const ServerConfig& c) {
       {"--max-num-queued-preps", c.max_num_queued_preps, 1, 1'000'000},
       {"--max-stored-responses", c.max_stored_responses, 0, 10'000'000},
       {"--max-stored-response-bytes", c.max_stored_response_bytes, 1024, kBig},
+      {"--max-batches", c.max_batches, 1, 100'000},
+      {"--max-batch-lines", c.max_batch_lines, 1, 100'000'000},
+      {"--batch-window", c.batch_window, 0, 65'536},
+      {"--max-stored-files", c.max_stored_files, 1, 1'000'000},
+      {"--max-stored-file-bytes", c.max_stored_file_bytes, 1, int64_t{1} << 50},
+      {"--stored-file-ttl-s", c.stored_file_ttl_s, 1, int64_t{3650} * 86'400},
       {"--stored-response-ttl-s", c.stored_response_ttl_s, 1, 365 * 86'400},
   };
   for (const IntRange& range : ranges) {

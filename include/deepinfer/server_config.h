@@ -35,6 +35,15 @@ struct ServerConfig {
   int64_t max_stored_response_bytes = 256 << 20;
   int64_t stored_response_ttl_s = 86'400;
 
+  // Where /v1/files and /v1/batches keep what they are given; empty: there are no such routes.
+  std::string batch_dir;
+  int64_t max_batches = 100;                         // kept; the oldest that are over make room
+  int64_t max_batch_lines = 50'000;                  // of one batch
+  int batch_window = 0;                              // lines in flight; 0: half of max_num_seqs
+  int64_t max_stored_files = 1'000;                  // more are refused with 429
+  int64_t max_stored_file_bytes = int64_t{4} << 30;  // all files together
+  int64_t stored_file_ttl_s = 30 * 86'400;
+
   // Tokens that a stream gathers before it sends a chunk; the first and the last come at once.
   int stream_interval = 1;
 

@@ -1,16 +1,12 @@
 #include "api/response_store.h"
 
-#include <algorithm>
-#include <charconv>
 #include <utility>
 
+#include "api/list_page.h"
 #include "base/format.h"
 
 namespace deepinfer {
 namespace {
-
-constexpr int64_t kPageMax = 100;
-constexpr int64_t kPageDefault = 20;
 
 int64_t BytesOf(const ResponseItems& items) {
   int64_t bytes = 0;
@@ -24,49 +20,6 @@ Status Unknown(std::string_view id) {
                          "made with \"store\": false",
                          std::string(id.substr(0, 128))))
       .WithParam("response_id");
-}
-
-struct Page {
-  int64_t limit = kPageDefault;
-  bool ascending = false;
-  std::string_view after;
-};
-
-Result<Page> ReadPage(std::string_view query) {
-  Page page;
-  while (!query.empty()) {
-    const size_t end = std::min(query.find('&'), query.size());
-    const std::string_view pair = query.substr(0, end);
-    query.remove_prefix(std::min(end + 1, query.size()));
-    const size_t equals = std::min(pair.find('='), pair.size());
-    const std::string_view key = pair.substr(0, equals);
-    const std::string_view value = pair.substr(std::min(equals + 1, pair.size()));
-    if (key == "limit") {
-      const auto read = std::from_chars(value.data(), value.data() + value.size(), page.limit);
-      if (read.ec != std::errc() || read.ptr != value.data() + value.size() || page.limit < 1 ||
-          page.limit > kPageMax) {
-        return Invalid(Format("limit is {:?}, allowed is 1..{}", std::string(value.substr(0, 32)),
-                              kPageMax))
-            .WithParam("limit");
-      }
-    } else if (key == "order") {
-      if (value != "asc" && value != "desc") {
-        return Invalid(Format("order is {:?}, allowed are asc and desc",
-                              std::string(value.substr(0, 32))))
-            .WithParam("order");
-      }
-      page.ascending = value == "asc";
-    } else if (key == "after") {
-      page.after = value;
-    }
-  }
-  return page;
-}
-
-const std::string& IdOf(const Json& item) {
-  static const std::string kNone;
-  const Json* id = item.Find("id");
-  return id == nullptr ? kNone : id->string();
 }
 
 }  // namespace
@@ -180,7 +133,7 @@ Result<Json> ResponseStore::Cancel(std::string_view id) {
 }
 
 Result<Json> ResponseStore::InputItems(std::string_view id, std::string_view query) {
-  DI_ASSIGN(const Page page, ReadPage(query));
+  DI_ASSIGN(const ListPage page, ReadListPage(query));
   ResponseItems input;
   {
     std::lock_guard lock(mutex_);
@@ -190,27 +143,7 @@ Result<Json> ResponseStore::InputItems(std::string_view id, std::string_view que
   }
   std::vector<const Json*> items;
   for (const Json& item : *input) items.push_back(&item);
-  if (!page.ascending) std::reverse(items.begin(), items.end());
-  auto begin = items.begin();
-  if (!page.after.empty()) {
-    begin = std::find_if(begin, items.end(),
-                         [&](const Json* item) { return IdOf(*item) == page.after; });
-    if (begin == items.end()) {
-      return Invalid(Format("no item {:?} is part of the input",
-                            std::string(page.after.substr(0, 128))))
-          .WithParam("after");
-    }
-    ++begin;
-  }
-  const auto end = begin + std::min<ptrdiff_t>(page.limit, items.end() - begin);
-  Json answer = Json::Object();
-  answer.Set("object", Json::String("list"));
-  Json& data = answer.Set("data", Json::Array());
-  for (auto item = begin; item != end; ++item) data.Push(**item);
-  answer.Set("first_id", begin == end ? Json() : Json::String(IdOf(**begin)));
-  answer.Set("last_id", begin == end ? Json() : Json::String(IdOf(**(end - 1))));
-  answer.Set("has_more", Json::Bool(end != items.end()));
-  return answer;
+  return ListPageJson(std::move(items), page);
 }
 
 Result<std::vector<ResponseItems>> ResponseStore::History(std::string_view id) {

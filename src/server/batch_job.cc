@@ -217,6 +217,7 @@ Status BatchJob::Impl::WriteError(int64_t index, std::string_view custom_id, con
 
 Status BatchJob::Impl::Put(int64_t index, std::string line, bool ok) {
   ++(ok ? counts.completed : counts.failed);
+  counts.bytes += static_cast<int64_t>(line.size()) + 1;
   DI_TRY(writer->Put(index, std::move(line), ok || options.errors.empty() ? 0 : 1));
   if (options.progress) options.progress(counts);
   return {};

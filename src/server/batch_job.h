@@ -19,10 +19,11 @@ struct BatchCounts {
   int64_t total = 0;      // lines of the input; 0: not known
   int64_t completed = 0;  // answered with 200
   int64_t failed = 0;
+  int64_t bytes = 0;    // written by this run
   int64_t resumed = 0;  // of both, those that an earlier run had written
 };
 
-enum class BatchStop : int { kNone, kPause, kCancel, kExpire };
+enum class BatchStop : int { kNone, kPause, kCancel, kExpire, kFull };
 
 struct BatchJobOptions {
   std::string input;   // "-": standard input
@@ -47,7 +48,8 @@ class BatchJob {
   BatchJob& operator=(const BatchJob&) = delete;
 
   // A line that fails disturbs no other; the status is about the files alone. Ends early after
-  // Stop: kPause and kCancel leave lines without an answer, kExpire answers them with an error.
+  // Stop: kPause leaves lines without an answer, kCancel and kFull those that
+  // were not started, kExpire answers them all with an error.
   Result<BatchCounts> Run();
   void Stop(BatchStop why);
   BatchStop stopped() const { return stop_.load(); }

@@ -46,9 +46,13 @@ HttpResponse ErrorResponse(const Status& status, ErrorShape shape, const std::st
   return WithBody(HttpStatus(status.code()), ErrorBody(status));
 }
 
-HttpResponse HttpError(int http_status, const std::string& message, ErrorShape shape) {
+HttpResponse HttpError(int http_status, const std::string& message, ErrorShape shape,
+                       const std::string& request_id) {
   if (shape == ErrorShape::kAnthropic) {
-    return WithBody(http_status, AnthropicErrorBody(http_status, message, {}));
+    HttpResponse response =
+        WithBody(http_status, AnthropicErrorBody(http_status, message, request_id));
+    AddRequestId(shape, request_id, &response.headers);
+    return response;
   }
   switch (http_status) {
     case 400:

@@ -21,6 +21,6 @@ ErrorShape ErrorShapeOf(std::string_view path);
 
 // For statuses of HTTP itself (405, 408, 415, 431, ...), which no StatusCode stands for.
 HttpResponse HttpError(int http_status, const std::string& message,
-                       ErrorShape shape = ErrorShape::kOpenAi);
+                       ErrorShape shape = ErrorShape::kOpenAi, const std::string& request_id = {});
 
 }  // namespace deepinfer

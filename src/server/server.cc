@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/logging.h"
 #include "deepinfer/version.h"
+#include "server/batch_routes.h"
 #include "server/error_response.h"
 #include "server/stored_responses.h"
 
@@ -53,11 +54,16 @@ HttpResponse JsonResponse(int status, const Json& body) {
   return {status, "application/json", {}, body.Dump()};
 }
 
-HttpResponse Respond(const Result<Json>& answer, ErrorShape shape = ErrorShape::kOpenAi) {
-  return answer.ok() ? JsonResponse(200, *answer) : ErrorResponse(answer.status(), shape);
+HttpResponse Respond(const Result<Json>& answer, ErrorShape shape = ErrorShape::kOpenAi,
+                     const std::string& request_id = {}) {
+  if (!answer.ok()) return ErrorResponse(answer.status(), shape, request_id);
+  HttpResponse response = JsonResponse(200, *answer);
+  AddRequestId(shape, request_id, &response.headers);
+  return response;
 }
 
 constexpr std::string_view kModelsPath = "/v1/models";
+constexpr char kFilesPath[] = "/v1/files";
 
 }  // namespace
 
@@ -86,6 +92,9 @@ Status Server::Start(std::function<void(const Status&)> on_loaded, Loader loader
       InferenceRoute::Options{.request_timeout_ms = config_.request_timeout_ms,
                               .prep = prep_.get(),
                               .counters = &counters_});
+  if (!config_.batch_dir.empty()) {
+    DI_ASSIGN(batches_, OpenBatches(config_));
+  }
   http_ = std::make_unique<HttpServer>(
       HttpConfigOf(config_),
       HttpHooks{[this](const HttpRequest& head) { return router_.Admit(head); },
@@ -101,6 +110,7 @@ Status Server::Start(std::function<void(const Status&)> on_loaded, Loader loader
     if (loaded.ok()) {
       owned_ = *std::move(loaded);
       served_.store(owned_.get(), std::memory_order_release);
+      if (batches_ != nullptr) batches_->Start(*owned_, prep_.get());
     }
     on_loaded(loaded.status());
   });
@@ -112,6 +122,7 @@ int Server::port() const { return http_->port(); }
 bool Server::Drain(int64_t patience_ms) {
   draining_ = true;
   if (prep_ == nullptr) return true;
+  if (batches_ != nullptr) batches_->Stop();  // the next start goes on with them
   const bool clean = http_->Drain(patience_ms);
   // No request arrives any more; those that were cut leave the engine, then the prep threads.
   if (const ServedModel* served = served_) {
@@ -173,6 +184,7 @@ void Server::AddRoutes() {
   AddInference("/v1/chat/completions", ParseChatCompletion);
   AddInference("/v1/completions", ParseCompletion);
   AddResponses();
+  if (!config_.batch_dir.empty()) AddBatches();
   for (const char* path : {"/v1/messages", "/anthropic/v1/messages"}) {
     AddInference(path, ParseMessages);
   }
@@ -203,6 +215,41 @@ void Server::AddResponses() {
   for (const char* method : {"GET", "DELETE", "POST"}) {
     router_.Add({method, "/v1/responses/*", stored});
   }
+}
+
+void Server::AddBatches() {
+  const auto add = [this](const char* method, const char* path) {
+    router_.Add({method, path, [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+                   const bool posts = request.method == "POST";
+                   const bool form = posts && request.path == kFilesPath;
+                   if (form && !IsOwnForm(request, *writer)) return;
+                   if (posts && !form && !request.body.empty() && !IsJson(request, *writer)) return;
+                   Prepare(std::move(request), std::move(writer), [this](const HttpRequest& asked) {
+                     return AnswerBatches(asked, batches_.get());
+                   });
+                 }});
+  };
+  for (const char* method : {"GET", "POST"}) {
+    add(method, kFilesPath);
+    add(method, "/v1/batches");
+    add(method, "/v1/batches/*");
+  }
+  add("GET", "/v1/files/*");
+  add("DELETE", "/v1/files/*");
+}
+
+void Server::Prepare(HttpRequest request, std::shared_ptr<ResponseWriter> writer,
+                     std::function<HttpResponse(const HttpRequest&)> answer) const {
+  const ErrorShape shape = ErrorShapeOf(request.path);
+  auto task_writer = writer;
+  Task task([this, request = std::move(request), writer = std::move(task_writer),
+             answer = std::move(answer)] {
+    if (!writer->closed()) Reply(*writer, answer(request));
+  });
+  if (prep_->TrySubmit(std::move(task)) == PushResult::kOk) return;
+  counters_.AddOverload();
+  Reply(*writer, ErrorResponse(Unavailable("too many requests wait; retry later"), shape,
+                               writer->request_id()));
 }
 
 void Server::Health(ResponseWriter& writer) const {
@@ -250,7 +297,7 @@ const ServedModel* Server::ServedOr503(const HttpRequest& request, ResponseWrite
   if (served != nullptr && !draining_) return served;
   Reply(writer, ErrorResponse(Unavailable(draining_ ? "the server is shutting down"
                                                     : "the model is still loading"),
-                              ErrorShapeOf(request.path)));
+                              ErrorShapeOf(request.path), writer.request_id()));
   return nullptr;
 }
 
@@ -268,18 +315,11 @@ void Server::AddPrepared(const char* path, PreparedAnswer answer) {
       {"POST", path, [this, answer](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
          const ServedModel* served = ServedOr503(request, *writer);
          if (served == nullptr || !IsJson(request, *writer)) return;
-         auto task_writer = writer;
-         const ErrorShape shape = ErrorShapeOf(request.path);
-         Task task([this, answer, served, shape, request = std::move(request),
-                    writer = std::move(task_writer)] {
-           if (writer->closed()) return;
-           Result<Json> body = Json::Parse(request.body);
+         Prepare(std::move(request), std::move(writer), [answer, served](const HttpRequest& asked) {
+           Result<Json> body = Json::Parse(asked.body);
            if (body.ok()) body = answer(*body, served->dialect);
-           Reply(*writer, Respond(body, shape));
+           return Respond(body, ErrorShapeOf(asked.path), asked.request_id);
          });
-         if (prep_->TrySubmit(std::move(task)) == PushResult::kOk) return;
-         counters_.AddOverload();
-         Reply(*writer, ErrorResponse(Unavailable("too many requests wait; retry later"), shape));
        }});
 }
 
@@ -294,7 +334,20 @@ bool Server::IsJson(const HttpRequest& request, ResponseWriter& writer) const {
                           Format("the body must be sent as \"Content-Type: "
                                  "application/json\", not \"{:.64}\"",
                                  type == nullptr ? "" : *type),
-                          ErrorShapeOf(request.path)));
+                          ErrorShapeOf(request.path), writer.request_id()));
+  return false;
+}
+
+// They send forms without asking as well, and say then where the page is from.
+bool Server::IsOwnForm(const HttpRequest& request, ResponseWriter& writer) const {
+  const std::string* origin = request.headers.Find("origin");
+  if (origin == nullptr) return true;
+  for (const std::string& allowed : config_.allowed_origins) {
+    if (allowed == "*" || allowed == *origin) return true;
+  }
+  Reply(writer,
+        ErrorResponse({StatusCode::kDenied,
+                       Format("forms of {:.128} are not taken; see --allowed-origins", *origin)}));
   return false;
 }
 

@@ -13,6 +13,7 @@
 #include "deepinfer/server_config.h"
 #include "net/http_server.h"
 #include "server/auth.h"
+#include "server/batch_service.h"
 #include "server/inference_route.h"
 #include "server/metrics.h"
 #include "server/router.h"
@@ -49,6 +50,12 @@ class Server {
   using LlamaView = Json (*)(const DialectContext& context, const SlotCounts& slots);
   void AddView(const char* path, LlamaView view);
   void AddResponses();
+  void AddBatches();
+  // False after a refusal was sent: the form of another site.
+  bool IsOwnForm(const HttpRequest& request, ResponseWriter& writer) const;
+  // Runs `answer` on a prep thread.
+  void Prepare(HttpRequest request, std::shared_ptr<ResponseWriter> writer,
+               std::function<HttpResponse(const HttpRequest&)> answer) const;
   void Health(ResponseWriter& writer) const;
   void Metrics(ResponseWriter& writer) const;
   // For routes that tokenise: `answer` runs on a prep thread.
@@ -68,6 +75,7 @@ class Server {
   std::unique_ptr<TaskPool> prep_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<InferenceRoute> inference_;
+  std::unique_ptr<BatchService> batches_;  // nullptr: none
   std::unique_ptr<ServedModel> owned_;
   std::atomic<const ServedModel*> served_{nullptr};  // set once, by the loading thread
   std::atomic<bool> draining_{false};
