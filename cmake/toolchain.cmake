@@ -1,7 +1,9 @@
 # Compiler and linker choices that hold for the whole tree.
 find_program(DI_CCACHE ccache)
 if(DI_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${DI_CCACHE})
+  # What a precompiled header (cmake/precompile.cmake) needs to be cached.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros ${DI_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${DI_CCACHE})
 endif()
 find_program(DI_MOLD mold)
