@@ -15,21 +15,30 @@
 namespace deepinfer {
 namespace {
 
+constexpr size_t kInstanceBytesMax = size_t{256} << 20;
+
 struct InstanceVerdict {
   std::string path;
   bool accepted = false;
   size_t offset = 0;  // of the first byte that cannot stand there; the length when one is missing
 };
 
-Result<std::string> ReadText(const std::string& path) {
+// Refuses what has more than `bytes_max`, an endless device too.
+Result<std::string> ReadText(const std::string& path, size_t bytes_max) {
   std::FILE* const file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
   if (file == nullptr) return NotFound(Format("{}: {}", path, std::strerror(errno)));
   std::string text;
   char chunk[65536];
-  for (size_t n; (n = std::fread(chunk, 1, sizeof chunk, file)) > 0;) text.append(chunk, n);
+  for (size_t n; text.size() <= bytes_max && (n = std::fread(chunk, 1, sizeof chunk, file)) > 0;) {
+    text.append(chunk, n);
+  }
   const bool failed = std::ferror(file) != 0;
   if (file != stdin) std::fclose(file);
   if (failed) return Invalid(Format("{} cannot be read", path));
+  if (text.size() > bytes_max) {
+    return Invalid(
+        Format("{} has more than {} bytes, which are the most that is read", path, bytes_max));
+  }
   return text;
 }
 
@@ -80,7 +89,7 @@ Result<GrammarSource> ReadSource(const std::string& schema, const std::string& k
   for (const auto& [name, value] : kinds) {
     if (name == kind) source.kind = value;
   }
-  DI_ASSIGN(source.text, ReadText(schema));
+  DI_ASSIGN(source.text, ReadText(schema, GrammarOptions().source_bytes_max));
   return source;
 }
 
@@ -108,7 +117,7 @@ int RunCheck(int argc, char** argv) {
   std::vector<InstanceVerdict> verdicts;
   if (grammar.ok()) {
     for (const std::string& path : instances) {
-      const Result<std::string> text = ReadText(path);
+      const Result<std::string> text = ReadText(path, kInstanceBytesMax);
       if (!text.ok()) return Fail("grammar check", text.status());
       verdicts.push_back(Judge(*grammar, path, *text));
     }

@@ -5,7 +5,9 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "text/grammar/bnf_parser.h"
+#include "text/grammar/compiled_grammar.h"
 #include "text/grammar/dfa_builder.h"
+#include "text/grammar/dfa_product.h"
 #include "text/grammar/schema_compiler.h"
 #include "text/unicode.h"
 
@@ -19,6 +21,7 @@ constexpr int kInlineHeight = 300;
 using Kind = SyntaxNode::Kind;
 
 CodePointDfa TextWithout(const std::string& end);
+Result<GrammarSource> ReadEmbedded(const std::string& text, int depth_max);
 
 class BnfCompiler {
  public:
@@ -65,10 +68,11 @@ class BnfCompiler {
   }
 
   Status CompileSpecial(const BnfSpecial& special, uint32_t* callee) {
-    if (special.kind == BnfSpecial::Kind::kUntil) {
-      *callee = AddCallee();
-      program_->callees[*callee].index = static_cast<uint32_t>(program_->automata.size());
-      program_->automata.push_back(TextWithout(special.text));
+    if (special.kind == BnfSpecial::Kind::kUntil) return CompileUntil(special.ends, callee);
+    if (special.kind == BnfSpecial::Kind::kGrammar) {
+      DI_ASSIGN(const GrammarSource source, ReadEmbedded(special.text, options_.depth_max));
+      DI_TRY(CompileSource(source, options_, budget_, program_));
+      *callee = program_->start;
       return {};
     }
     JsonLimits limits;
@@ -81,8 +85,28 @@ class BnfCompiler {
     return {};
   }
 
+  Status CompileUntil(const std::vector<std::string>& ends, uint32_t* callee) {
+    std::vector<CodePointDfa> automata;
+    std::vector<const CodePointDfa*> parts;
+    for (const std::string& end : ends) automata.push_back(TextWithout(end));
+    for (const CodePointDfa& automaton : automata) parts.push_back(&automaton);
+    const auto label = [](std::span<const uint32_t> states) {
+      const bool dead =
+          std::find(states.begin(), states.end(), CodePointDfa::kDead) != states.end();
+      return dead ? kDropState : 1U;
+    };
+    *callee = AddCallee();
+    if (parts.size() > 1) {
+      DI_ASSIGN(automata[0], BuildProduct(parts, label, options_.states_max, budget_));
+    }
+    program_->callees[*callee].index = static_cast<uint32_t>(program_->automata.size());
+    program_->automata.push_back(std::move(automata[0]));
+    return {};
+  }
+
   Status Build(SyntaxId root, uint32_t callee) {
-    DI_ASSIGN(CodePointDfa automaton, BuildDfa(out_, root, {}, budget_));
+    DI_ASSIGN(CodePointDfa automaton,
+              BuildDfa(out_, root, {.states_max = options_.expression_states_max}, budget_));
     program_->callees[callee].index = static_cast<uint32_t>(program_->automata.size());
     program_->automata.push_back(std::move(automaton));
     return {};
@@ -346,6 +370,26 @@ CodePointDfa TextWithout(const std::string& end) {
   }
   dfa.Finish();
   return dfa;
+}
+
+// {"regex": ...} and so on: one member.
+Result<GrammarSource> ReadEmbedded(const std::string& text, int depth_max) {
+  JsonLimits limits;
+  limits.depth_max = depth_max;
+  DI_ASSIGN(const Json json, Json::Parse(text, limits));
+  using Source = GrammarSource::Kind;
+  for (const auto& [key, kind] :
+       {std::pair{"regex", Source::kRegex}, std::pair{"grammar", Source::kBnf},
+        std::pair{"choice", Source::kChoice},
+        std::pair{"structural_tag", Source::kStructuralTag}}) {
+    const Json* value = json.Find(key);
+    if (value == nullptr) continue;
+    GrammarSource source;
+    source.kind = kind;
+    source.text = value->is_string() ? value->string() : value->Dump();
+    return source;
+  }
+  return Invalid("grammar: %grammar wants one of regex, choice, grammar and structural_tag");
 }
 
 }  // namespace

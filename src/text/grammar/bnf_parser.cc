@@ -10,6 +10,7 @@ namespace deepinfer {
 namespace {
 
 constexpr uint32_t kRepeatMax = 1'000'000;
+constexpr size_t kEndsMax = 8;
 
 bool IsNameByte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -243,26 +244,23 @@ class BnfParser {
 
   Result<SyntaxId> ParseSpecial() {
     BnfSpecial special;
-    if (text_.substr(at_).starts_with("%json")) {
-      at_ += 5;
+    const auto take = [&](std::string_view word) {
+      if (!text_.substr(at_).starts_with(word)) return false;
+      at_ += word.size();
       SkipSpace(Lines::kCross);
+      return true;
+    };
+    if (take("%json")) {
       special.kind = BnfSpecial::Kind::kSchema;
       DI_ASSIGN(special.text, TakeObject());
-    } else if (text_.substr(at_).starts_with("%until")) {
-      at_ += 6;
-      SkipSpace(Lines::kStay);
-      if (Peek() != '"') return Error("%until wants a text in quotes");
-      ++at_;
+    } else if (take("%grammar")) {
+      special.kind = BnfSpecial::Kind::kGrammar;
+      DI_ASSIGN(special.text, TakeObject());
+    } else if (take("%until")) {
       special.kind = BnfSpecial::Kind::kUntil;
-      while (Peek() != '"') {
-        if (at_ >= text_.size()) return Error("a text without its closing quote");
-        DI_ASSIGN(const char32_t cp, TakeCharacter());
-        AppendCodePoint(cp, &special.text);
-      }
-      ++at_;
-      if (special.text.empty()) return Error("%until wants a text that is not empty");
+      DI_ASSIGN(special.ends, TakeEnds());
     } else {
-      return Error("%json{...} or %until\"...\" is wanted");
+      return Error("%json{...}, %grammar{...} or %until\"...\" is wanted");
     }
     const uint32_t id = RuleId(Format("%{}", grammar_.names.size()));  // no source can write it
     defined_[id] = true;
@@ -271,9 +269,34 @@ class BnfParser {
     return grammar_.tree.Call(id);
   }
 
+  // One text in quotes, or some of them in parentheses.
+  Result<std::vector<std::string>> TakeEnds() {
+    std::vector<std::string> ends;
+    const bool several = Peek() == '(';
+    if (several) ++at_;
+    do {
+      SkipSpace(Lines::kCross);
+      if (Peek() != '"') return Error("%until wants a text in quotes");
+      ++at_;
+      std::string end;
+      while (Peek() != '"') {
+        if (at_ >= text_.size()) return Error("a text without its closing quote");
+        DI_ASSIGN(const char32_t cp, TakeCharacter());
+        AppendCodePoint(cp, &end);
+      }
+      ++at_;
+      if (end.empty()) return Error("%until wants a text that is not empty");
+      ends.push_back(std::move(end));
+      SkipSpace(Lines::kCross);
+    } while (several && Peek() != ')' && ends.size() < kEndsMax);
+    if (several && Peek() != ')') return Error(Format("%until takes at most {} texts", kEndsMax));
+    if (several) ++at_;
+    return ends;
+  }
+
   // From { to the } that belongs to it.
   Result<std::string> TakeObject() {
-    if (Peek() != '{') return Error("%json wants a schema in braces");
+    if (Peek() != '{') return Error("a schema or grammar in braces is wanted");
     const size_t begin = at_;
     int open = 0;
     bool quoted = false;
@@ -343,6 +366,10 @@ class BnfParser {
       ++at_;
     }
     if (value > kCodePointMax) return Error("a code point above U+10FFFF");
+    if (value >= 0xD800 && value <= 0xDFFF) {
+      return Error(Format("U+{:04X}, half of a surrogate pair and no character,",
+                          static_cast<uint32_t>(value)));
+    }
     return value;
   }
 

@@ -1,7 +1,8 @@
 // Grammars in Backus-Naur form into rules: GBNF as llama.cpp reads it (name ::= alternatives,
 // "text", [class], ., * + ? {m,n}, # comments) and the EBNF dialects around it (= or : as the
 // sign, ';' ends, 'text', {repeated}, [optional] where GBNF would have a class is read as a class).
-// Two atoms more: %json{...} is a value of that JSON Schema, %until"x" any text without x in it.
+// Atoms of ours: %json{...} is a value of that JSON Schema, %until"x" or %until("x" "y") any text
+// without x or y in it, %grammar{"regex": ...} (or choice, grammar, structural_tag) what that says.
 // Pure function, any thread; depth and size are bounded.
 #pragma once
 
@@ -16,8 +17,9 @@ namespace deepinfer {
 
 // What a rule is when it is no expression.
 struct BnfSpecial {
-  enum class Kind : uint8_t { kNone, kSchema, kUntil } kind = Kind::kNone;
-  std::string text;  // the schema, or what ends the text
+  enum class Kind : uint8_t { kNone, kSchema, kUntil, kGrammar } kind = Kind::kNone;
+  std::string text;               // the schema or the grammar
+  std::vector<std::string> ends;  // of kUntil
 };
 
 struct BnfGrammar {

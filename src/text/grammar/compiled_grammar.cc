@@ -47,7 +47,8 @@ Status CompileRegex(const std::string& text, const GrammarOptions& options, Work
                     GrammarProgram* program) {
   SyntaxTree tree;
   DI_ASSIGN(const SyntaxId root, ParseRegex(text, options.depth_max, budget, &tree));
-  DI_ASSIGN(CodePointDfa automaton, BuildDfa(tree, root, {}, budget));
+  DI_ASSIGN(CodePointDfa automaton,
+            BuildDfa(tree, root, {.states_max = options.expression_states_max}, budget));
   if (automaton.shortest(CodePointDfa::kStart) == CodePointDfa::kInfinite) {
     return Invalid("regular expression: nothing matches it");
   }
@@ -68,8 +69,10 @@ Status CompileChoice(const std::string& text, GrammarProgram* program) {
   return StartWithAutomaton(std::move(automaton), program);
 }
 
-Status CompileInto(const GrammarSource& source, const GrammarOptions& options, WorkBudget* budget,
-                   GrammarProgram* program) {
+}  // namespace
+
+Status CompileSource(const GrammarSource& source, const GrammarOptions& options, WorkBudget* budget,
+                     GrammarProgram* program) {
   JsonLimits limits;
   limits.bytes_max = options.source_bytes_max;
   limits.depth_max = options.depth_max;
@@ -94,8 +97,6 @@ Status CompileInto(const GrammarSource& source, const GrammarOptions& options, W
   }
   return Invalid("this kind of grammar is not known");
 }
-
-}  // namespace
 
 size_t GrammarProgram::bytes() const {
   size_t total = sizeof(*this);
@@ -133,7 +134,7 @@ Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::Compile(
   program->escapes_anywhere = options.numbers == GrammarOptions::Numbers::kAnySpelling;
   program->identity = IdentityOf(source, options);
   WorkBudget budget(options.work_max);
-  DI_TRY(CompileInto(source, options, &budget, program.get()));
+  DI_TRY(CompileSource(source, options, &budget, program.get()));
   return std::shared_ptr<const CompiledGrammar>(new CompiledGrammar(std::move(program)));
 }
 

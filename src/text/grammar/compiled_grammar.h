@@ -7,10 +7,16 @@
 
 #include "deepinfer/status.h"
 #include "text/grammar/grammar_source.h"
+#include "text/grammar/work_budget.h"
 
 namespace deepinfer {
 
 struct GrammarProgram;
+
+// Adds `source` to the tables of `program` and sets its start: for compilers of grammars that hold
+// others.
+Status CompileSource(const GrammarSource& source, const GrammarOptions& options, WorkBudget* budget,
+                     GrammarProgram* program);
 
 class CompiledGrammar {
  public:

@@ -15,7 +15,7 @@ struct DfaBuildOptions {
   // kWhole: the text matches the expression. kSearch: some part of it does, as JSON Schema's
   // `pattern` wants; then ^ and $ tie the part to the ends.
   enum class Match { kWhole, kSearch } match = Match::kWhole;
-  size_t states_max = 20'000;
+  size_t states_max = 20'000;  // GrammarOptions::expression_states_max
 };
 
 // An automaton that accepts nothing is a value here: its start has no way on.

@@ -257,5 +257,25 @@ TEST(GrammarVocabularyTest, RefusesAStopTokenOutsideIt) {
   EXPECT_FALSE(GrammarVocabulary::Create(std::vector<std::string>{"a", "b"}, options).ok());
 }
 
+// No token of the vocabulary is long: each still has to fit.
+TEST(GrammarMatcherTest, ShortLimitsHoldInAVocabularyOfShortTokens) {
+  const SmallVocabulary small({"four", " adventurous", "\"four"});
+  const Grammar grammar =
+      CompileOrFail(GrammarSource::Kind::kJsonSchema, R"({"type":"string","maxLength":5})");
+  GrammarMatcher matcher(grammar, small.vocabulary, 0);
+  std::vector<uint64_t> mask(small.vocabulary->mask_words());
+  ASSERT_TRUE(matcher.Accept('"'));
+  for (int length = 0; length <= 5; ++length) {
+    ASSERT_TRUE(matcher.FillMask(mask));
+    for (TokenId id = 0; id <= small.stop; ++id) {
+      const bool shown = (mask[static_cast<size_t>(id) / 64] >> (id % 64) & 1) != 0;
+      EXPECT_EQ(shown, matcher.Allows(id)) << small.bytes[static_cast<size_t>(id)] << length;
+    }
+    if (length < 5) {
+      ASSERT_TRUE(matcher.Accept('x'));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deepinfer

@@ -1,27 +1,13 @@
-// What a request asks its output to look like, as text, and the limits of compiling it.
+// The limits of compiling a GrammarSource, and what differs between generation and checking.
 // Plain values, any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+
+#include "deepinfer/request.h"
 
 namespace deepinfer {
-
-struct GrammarSource {
-  enum class Kind {
-    kJsonSchema,     // `text` is a JSON Schema (an object or true/false)
-    kJsonObject,     // any JSON object; `text` is not read
-    kRegex,          // `text` is an ECMA-262 regular expression; the whole output matches it
-    kBnf,            // `text` is GBNF or EBNF with a rule named "root"
-    kChoice,         // `text` is a JSON list of strings; the output is one of them
-    kStructuralTag,  // `text` is {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
-  };
-  Kind kind = Kind::kJsonSchema;
-  std::string text;
-
-  bool operator==(const GrammarSource&) const = default;
-};
 
 struct GrammarOptions {
   // Whitespace between the parts of JSON that the output may hold: none at all; a space, or a line
@@ -36,7 +22,9 @@ struct GrammarOptions {
   enum class Formats { kAlways, kByDialect } formats = Formats::kAlways;
 
   size_t source_bytes_max = size_t{1} << 20;
-  size_t states_max = 200'000;   // automaton states, schema nodes and rules, each
+  size_t states_max = 200'000;   // values of a schema and rules, each
+  // Of one expression: what its repetitions unroll to. Longer ones are counted, or refused.
+  size_t expression_states_max = 20'000;
   int depth_max = 128;           // nesting of the source and of the JSON it describes
   int64_t work_max = 4'000'000;  // steps of compilation: bounds its time to a second or so
 

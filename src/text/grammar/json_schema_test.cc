@@ -172,7 +172,7 @@ TEST(JsonSchemaTest, RefusalsNameKeywordAndPlace) {
 TEST(JsonSchemaTest, RefusesWhatNothingSatisfies) {
   for (
       const char* schema :
-      {"false", R"({"type":"string","minLength":3,"maxLength":2})",
+      {"false", R"({"not":{"$ref":"#"}})", R"({"type":"string","minLength":3,"maxLength":2})",
        R"({"type":"integer","minimum":1.1,"maximum":1.9})",
        R"({"$defs":{"a":{"type":"object","properties":{"x":{"$ref":"#/$defs/a"}},"required":["x"]}},
             "$ref":"#/$defs/a"})",
@@ -184,6 +184,19 @@ TEST(JsonSchemaTest, RefusesWhatNothingSatisfies) {
 }
 
 // Whatever it says, a schema is compiled or refused within its budget.
+TEST(JsonSchemaTest, CountsOfAnySizeAreTaken) {
+  const Grammar grammar = CompileOrFail(
+      GrammarSource::Kind::kJsonSchema,
+      R"({"type":"array","maxItems":10000000000000000000,"minItems":1e0,
+          "items":{"maxLength":2.0}})");
+  ASSERT_NE(grammar, nullptr);
+  EXPECT_TRUE(Accepts(grammar, R"([1,"ab"])"));
+  EXPECT_FALSE(Accepts(grammar, "[]"));
+  EXPECT_FALSE(Accepts(grammar, R"(["abc"])"));
+  EXPECT_NE(ErrorOf(GrammarSource::Kind::kJsonSchema, R"({"maxItems":-1})"), "");
+  EXPECT_NE(ErrorOf(GrammarSource::Kind::kJsonSchema, R"({"maxItems":1.5})"), "");
+}
+
 TEST(JsonSchemaTest, HostileSchemasAreBounded) {
   std::string deep = "true";
   for (int i = 0; i < 60; ++i) deep = R"({"anyOf":[)" + deep + "," + deep.substr(0, 40) + "]}";

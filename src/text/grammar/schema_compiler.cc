@@ -101,6 +101,7 @@ Result<uint32_t> SchemaCompiler::AutomatonOf(const StringPattern& pattern) {
     return document_->Unsupported(*pattern.schema, pattern.keyword, root.status().message());
   }
   DfaBuildOptions build;
+  build.states_max = options_.expression_states_max;
   build.match = pattern.whole ? DfaBuildOptions::Match::kWhole : DfaBuildOptions::Match::kSearch;
   Result<CodePointDfa> automaton = BuildDfa(tree, *root, build, budget_);
   if (!automaton.ok()) {

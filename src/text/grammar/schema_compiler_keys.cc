@@ -74,7 +74,8 @@ Result<CodePointDfa> SchemaCompiler::NamesAutomaton(const StringConstraints& str
   SyntaxTree tree;
   const SyntaxId any = tree.Set(CodePointSet::All());
   DI_ASSIGN(const CodePointDfa lengths,
-            BuildDfa(tree, tree.Repeat(any, string.length_min, string.length_max), {}, budget_));
+            BuildDfa(tree, tree.Repeat(any, string.length_min, string.length_max),
+                     {.states_max = options_.expression_states_max}, budget_));
   const CodePointDfa* parts[] = {&program_->automata[id], &lengths};
   return BuildProduct(
       parts,

@@ -66,6 +66,12 @@ Status SchemaExpander::Process(State* state) {
     const Todo next = state->todo.back();
     state->todo.pop_back();
     if (!state->seen.insert(next).second) continue;
+    const AppliedSchema opposite{next.applied.schema, !next.applied.negated};
+    const auto same = state->seen.lower_bound({opposite, 0});
+    if (same != state->seen.end() && same->applied == opposite) {
+      state->branch.types = 0;  // no value both matches and violates it
+      return {};
+    }
     if (!budget_->Spend(4)) return WorkBudget::Error();
     const Json& schema = *next.applied.schema;
     if (schema.is_bool()) {

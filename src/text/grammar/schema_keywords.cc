@@ -20,11 +20,16 @@ bool Trivial(const Json& schema) {
 Result<uint32_t> SchemaExpander::Count(const Json& schema, const char* keyword, uint32_t fallback) {
   const Json* value = schema.Find(keyword);
   if (value == nullptr) return fallback;
-  const Result<int64_t> count = value->AsInt();
-  if (!count.ok() || *count < 0) {
+  const std::optional<Decimal> count =
+      value->is_number() ? Decimal::Parse(value->string()) : std::nullopt;
+  if (!count.has_value() || !count->IsInteger() || count->negative()) {
     return document_->Unsupported(schema, keyword, "it must be an integer from 0 up");
   }
-  return static_cast<uint32_t>(std::min(*count, kCountMax));
+  bool exact = false;
+  const std::optional<__int128> number = count->Scaled(0, &exact);
+  // What lies above is more than any output has.
+  return static_cast<uint32_t>(number.has_value() ? std::min<__int128>(*number, kCountMax)
+                                                  : kCountMax);
 }
 
 Result<Decimal> SchemaExpander::Number(const Json& schema, const char* keyword) {

@@ -166,7 +166,7 @@ void TokenTrie::LengthMasks::Finish() {
 }
 
 void TokenTrie::LengthMasks::AddTo(uint32_t length, std::span<uint64_t> mask) const {
-  const bool every = longer_.empty() || length >= longer_.back().first;
+  const bool every = length >= (longer_.empty() ? kLengths : longer_.back().first);
   const std::vector<uint64_t>& base = up_to_[every ? kLengths + 1 : std::min(length, kLengths)];
   for (size_t i = 0; i < base.size(); ++i) mask[i] |= base[i];
   if (every || length <= kLengths) return;
