@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 20
 SANITIZER ?= sanitize
 SOURCES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h'
 
-.PHONY: all configure demo test test-ops e2e bench fuzz fuzzers sanitize format lint clean help
+.PHONY: all configure demo test test-ops e2e constrained bench fuzz fuzzers sanitize format lint clean help
 .NOTPARALLEL:
 
 all: configure ## build build/cpu/deepinfer (PRESET=cpu|debug|sanitize)
@@ -36,6 +36,11 @@ test-ops: configure ## hold every ISA of this machine to the plain-loop referenc
 e2e: configure ## drive the real binary with real clients
 	cmake --build $(BUILD) -j $(JOBS)
 	ctest --test-dir $(BUILD) -R '^e2e_' --output-on-failure
+
+constrained: configure ## COUNT=2000 answers under grammars: each valid, with speculation and without
+	cmake --build $(BUILD) -j $(JOBS) --target constrained
+	$(BUILD)/tests/stress/constrained $(or $(COUNT),2000) $(BUILD)/constrained.jsonl
+	python3 tests/stress/validate_constrained.py $(BUILD)/constrained.jsonl
 
 fuzzers:
 	@tools/setup build fuzz

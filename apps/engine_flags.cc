@@ -102,6 +102,9 @@ void AddEngineFlags(CommandLine* line, EngineConfig* config) {
             "prompt tokens that may wait; more are refused with 429");
   line->Add("--max-logprobs", &config->max_logprobs,
             "most top log-probabilities of a request; -1: the vocabulary");
+  line->Add("--so-builder-cpus", &config->so_builder_cpus,
+            "threads that compile the grammars of requests");
+  line->AlsoFromEnvironment("so-builder-cpus", "DEEPINFER_SO_BUILDER_CPUS");
   line->Add("-t,--threads", &config->threads, "compute threads; 0: one per core");
   line->AddBytes("--weight-cache-bytes", &config->weight_cache_bytes,
                  "packed experts kept at once, for example 64GiB; 0: all, or what fits");

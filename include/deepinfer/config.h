@@ -61,6 +61,8 @@ struct EngineConfig {
   int64_t max_num_queued_tokens = 64'000'000;
   // Most top log-probabilities a request may ask for; -1: up to the vocabulary.
   int max_logprobs = 20;
+  // Threads that compile the grammars of requests, 1..256.
+  int so_builder_cpus = 1;
   SpeculativeConfig speculative;
 
   // Models with row state (windows, compressor tails) only.

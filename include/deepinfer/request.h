@@ -14,6 +14,23 @@ namespace deepinfer {
 using TokenId = int32_t;
 using RequestId = uint64_t;
 
+// What the text of a sample must look like (docs/grammar.md).
+struct GrammarSource {
+  enum class Kind {
+    kJsonSchema,     // `text` is a JSON Schema (an object or true/false)
+    kJsonObject,     // any JSON object; `text` is not read
+    kRegex,          // `text` is an ECMA-262 regular expression; the whole output matches it
+    kBnf,            // `text` is GBNF or EBNF with a rule named "root"
+    kChoice,         // `text` is a JSON list of strings; the output is one of them
+    kStructuralTag,  // `text` is {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
+  };
+  Kind kind = Kind::kJsonSchema;
+  std::string text;
+  std::string param = "grammar";  // what the request calls it, for errors
+
+  bool operator==(const GrammarSource&) const = default;
+};
+
 // Names, meanings and defaults of vLLM's SamplingParams. Validated by ValidateSampling
 // (src/engine/sampling_check.h) against the model before a request is queued.
 struct SamplingParams {
@@ -42,6 +59,8 @@ struct SamplingParams {
   std::vector<TokenId> allowed_token_ids;               // empty: all
   std::vector<std::vector<TokenId>> bad_words;          // token sequences never completed
   std::vector<std::string> bad_words_text;              // tokenised at admission into bad_words
+  // The sample ends where this is complete and at no other place, but for max_tokens and stops.
+  std::optional<GrammarSource> grammar;
 };
 
 struct Request {
@@ -69,7 +88,8 @@ struct Usage {
   int64_t cached_tokens = 0;         // prompt tokens taken from the prefix cache
 };
 
-// One step's news of one sample of one request.
+// One step's news of one sample of one request. A request with a grammar gets one delta without any
+// as soon as its grammar can be enforced.
 struct OutputDelta {
   RequestId request = 0;
   int sample = 0;                                    // 0..n-1
@@ -84,6 +104,7 @@ struct OutputDelta {
   Usage usage;                                       // totals of this sample so far
   std::string error;                                 // with kError
   int error_code = 0;                                // StatusCode, with kError
+  std::string error_param;                           // what of the request is at fault, or empty
 };
 
 // Where tokens go. Called on the engine thread: must not block, must not call the engine.

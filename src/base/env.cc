@@ -34,7 +34,7 @@ constexpr EnvVariable kVariables[] = {
      Support::kHonoured},
     {"DEEPINFER_BATCH_INVARIANT", "results do not depend on the batch: on the CPU they never do",
      Support::kHonoured},
-    {"DEEPINFER_SO_BUILDER_CPUS", "threads that compile grammars", Support::kNoEffectYet},
+    {"DEEPINFER_SO_BUILDER_CPUS", "threads that compile grammars", Support::kHonoured},
     {"DEEPINFER_FORCE_LOAD_BALANCE", "artificially even expert routing for benchmarks",
      Support::kNoEffectYet},
 };

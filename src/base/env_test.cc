@@ -49,7 +49,7 @@ TEST_F(EnvTest, NumbersAreWholeAndInRange) {
 
 TEST_F(EnvTest, WarnsOfUnknownNamesAndOfThoseWithoutEffect) {
   Set("1");
-  setenv("DEEPINFER_SO_BUILDER_CPUS", "4", 1);
+  setenv("DEEPINFER_ENABLE_MTP_VARLEN", "4", 1);
   const std::vector<std::string> warnings = EnvWarnings({});
   const auto mentions = [&](const char* text) {
     return std::any_of(warnings.begin(), warnings.end(), [&](const std::string& warning) {
@@ -57,13 +57,15 @@ TEST_F(EnvTest, WarnsOfUnknownNamesAndOfThoseWithoutEffect) {
     });
   };
   EXPECT_TRUE(mentions("DEEPINFER_TEST_VALUE is unknown"));
-  EXPECT_TRUE(mentions("DEEPINFER_SO_BUILDER_CPUS (threads that compile grammars) has no effect"));
-  const std::string flags[] = {kName, "DEEPINFER_SO_BUILDER_CPUS"};
+  EXPECT_TRUE(
+      mentions("DEEPINFER_ENABLE_MTP_VARLEN (verification lengths chosen by confidence) "
+               "has no effect"));
+  const std::string flags[] = {kName, "DEEPINFER_ENABLE_MTP_VARLEN"};
   for (const std::string& warning : EnvWarnings(flags)) {
     EXPECT_EQ(warning.find(kName), std::string::npos);
-    EXPECT_EQ(warning.find("SO_BUILDER"), std::string::npos);
+    EXPECT_EQ(warning.find("MTP_VARLEN"), std::string::npos);
   }
-  unsetenv("DEEPINFER_SO_BUILDER_CPUS");
+  unsetenv("DEEPINFER_ENABLE_MTP_VARLEN");
 }
 
 }  // namespace

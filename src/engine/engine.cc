@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "engine/engine_loop.h"
 #include "engine/engine_parts.h"
+#include "text/grammar/grammar_compiler.h"
 #include "engine/memory_plan.h"
 #include "engine/sampling_check.h"
 #include "engine/spec/create_drafter.h"
@@ -39,6 +40,7 @@ Status Engine::CheckConfig(const EngineConfig& config) {
   DI_TRY(range("prefill_delay_steps_max", config.prefill_delay_steps_max, 0, 1'000'000));
   DI_TRY(range("max_num_queued_reqs", config.max_num_queued_reqs, 1, 10'000'000));
   DI_TRY(range("max_num_queued_tokens", config.max_num_queued_tokens, 1, int64_t{1} << 40));
+  DI_TRY(range("so_builder_cpus", config.so_builder_cpus, 1, 256));
   DI_TRY(range("max_logprobs", config.max_logprobs, -1, 1'000'000));
   DI_TRY(range("num_kv_blocks", config.num_kv_blocks, 0, int64_t{1} << 24));
   DI_TRY(range("kv_cache_memory_bytes", config.kv_cache_memory_bytes, 0, int64_t{1} << 50));
@@ -70,7 +72,12 @@ struct Engine::Impl {
         runner(parts.runner.get()),
         loop(parts.scheduler, config.async_scheduling,
              static_cast<size_t>(config.max_num_queued_reqs) + kInboxSlack, std::move(parts.runner),
-             tokenizer, clock, &metrics) {
+             tokenizer, clock, &metrics),
+        grammars(tokenizer,
+                 {.threads = engine_config.so_builder_cpus,
+                  .vocab = limits.vocab,
+                  .eos_ids = scheduler_config.eos_ids},
+                 clock) {
     std::random_device device;
     seed_secret = (uint64_t{device()} << 32) | device();
     metrics.progress_us = clock->NowUs();
@@ -79,6 +86,8 @@ struct Engine::Impl {
   uint64_t DrawSeed(RequestId id) const { return HashBytes64(&id, sizeof id, seed_secret); }
 
   Status Reserve(int64_t prompt_tokens);
+  void Release(int64_t prompt_tokens);
+  Status OrderGrammar(RequestState* state);
   void Run();
 
   const EngineConfig config;
@@ -94,6 +103,7 @@ struct Engine::Impl {
   std::atomic<RequestId> next_id{1};
   std::atomic<bool> accepting{true};
   std::thread thread;
+  GrammarCompiler grammars;  // its threads post to the loop
 };
 
 // Counts the request towards the queue limits, or says which of them is reached.
@@ -121,6 +131,22 @@ Status Engine::Impl::Reserve(int64_t prompt_tokens) {
     metrics.progress_us.store(clock->NowUs(), std::memory_order_relaxed);
   }
   return {};
+}
+
+void Engine::Impl::Release(int64_t prompt_tokens) {
+  metrics.waiting.fetch_sub(1, std::memory_order_relaxed);
+  metrics.waiting_tokens.fetch_sub(prompt_tokens, std::memory_order_relaxed);
+}
+
+// A message may overtake the request that it is about: the scheduler looks at the ticket itself
+// when the request comes.
+Status Engine::Impl::OrderGrammar(RequestState* state) {
+  const std::optional<GrammarSource>& source = state->request.sampling.grammar;
+  if (!source.has_value()) return {};
+  DI_ASSIGN(state->grammar, grammars.Order(*source, [this, id = state->id] {
+    loop.Post({EngineMessage::Kind::kGrammarReady, nullptr, id});
+  }));
+  return state->grammar.ErrorNow(*source);
 }
 
 void Engine::Impl::Run() {
@@ -168,10 +194,13 @@ Result<RequestId> Engine::Submit(Request request, OutputSink* sink) {
     state->sink = sink;
     state->max_output = max_output;
     state->arrival_us = impl.clock->NowUs();
+    if (const Status status = impl.OrderGrammar(state.get()); !status.ok()) {
+      impl.Release(static_cast<int64_t>(state->request.prompt.size()));
+      return status;
+    }
     const auto prompt_tokens = static_cast<int64_t>(state->request.prompt.size());
     if (!impl.loop.Post({EngineMessage::Kind::kSubmit, std::move(state), 0})) {
-      impl.metrics.waiting.fetch_sub(1, std::memory_order_relaxed);
-      impl.metrics.waiting_tokens.fetch_sub(prompt_tokens, std::memory_order_relaxed);
+      impl.Release(prompt_tokens);
       return Unavailable("the engine is shutting down and takes no new requests");
     }
     return id;

@@ -26,6 +26,9 @@ void EngineLoop::Handle(EngineMessage message) {
     case EngineMessage::Kind::kSubmit:
       scheduler_.Admit(std::move(message.request));
       break;
+    case EngineMessage::Kind::kGrammarReady:
+      scheduler_.GrammarReady(message.id, clock_->NowUs());
+      break;
     case EngineMessage::Kind::kCancel:
       scheduler_.Cancel(message.id, clock_->NowUs());
       break;
@@ -54,6 +57,12 @@ void EngineLoop::ApplyPrevious() {
   scheduler_.Apply(*plan, result, clock_->NowUs());
 }
 
+void EngineLoop::FeedLate(StepRunner::Ticket ticket, const StepPlan& plan) {
+  static const StepDrafts kNone;
+  const StepDrafts& drafts = plan.wants_drafts ? runner_->DraftsOf(ticket) : kNone;
+  runner_->Feed(ticket, scheduler_.LateInputsOf(plan, drafts, clock_->NowUs()));
+}
+
 StepOutcome EngineLoop::Step() {
   TakeMessages();
   const StepPlan& plan = scheduler_.Plan(clock_->NowUs());
@@ -68,7 +77,7 @@ StepOutcome EngineLoop::Step() {
   if (!plan.empty()) ticket = runner_->Launch(plan);  // the device is busy
   ApplyPrevious();                                    // and so is the host
   if (plan.empty()) return StepOutcome::kBusy;
-  runner_->Feed(ticket, scheduler_.LateInputsOf(plan));
+  FeedLate(ticket, plan);
   previous_ = &plan;
   previous_ticket_ = ticket;
   if (!overlap_) ApplyPrevious();

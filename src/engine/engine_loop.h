@@ -15,10 +15,10 @@
 namespace deepinfer {
 
 struct EngineMessage {
-  enum class Kind : uint8_t { kSubmit, kCancel, kPreempt, kCancelAll, kDrain };
+  enum class Kind : uint8_t { kSubmit, kGrammarReady, kCancel, kPreempt, kCancelAll, kDrain };
   Kind kind = Kind::kSubmit;
   std::unique_ptr<RequestState> request;  // kSubmit
-  RequestId id = 0;                       // kCancel, kPreempt
+  RequestId id = 0;                       // kGrammarReady, kCancel, kPreempt
 };
 
 enum class StepOutcome : uint8_t { kBusy, kIdle };
@@ -50,6 +50,7 @@ class EngineLoop {
   void Handle(EngineMessage message);
   void TakeMessages();
   void ApplyPrevious();
+  void FeedLate(StepRunner::Ticket ticket, const StepPlan& plan);
 
   const bool overlap_;
   const std::unique_ptr<StepRunner> runner_;

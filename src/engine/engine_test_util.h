@@ -141,13 +141,13 @@ class Rig {
     const bool planned = !plan.empty();
     StepRunner::Ticket ticket = 0;
     if (planned) ticket = runner_->Launch(plan);
-    if (!overlap_ && planned) runner_->Feed(ticket, {});
+    if (!overlap_ && planned) FeedLate(ticket, plan);
     const bool had_previous = previous_ != nullptr;
     if (overlap_) {
       if (had_previous) {
         scheduler_->Apply(*previous_, runner_->Collect(previous_ticket_), ++now_us_);
       }
-      if (planned) runner_->Feed(ticket, scheduler_->LateInputsOf(plan));
+      if (planned) FeedLate(ticket, plan);
       previous_ = planned ? &plan : nullptr;
       previous_ticket_ = ticket;
     } else if (planned) {
@@ -156,6 +156,12 @@ class Rig {
     EXPECT_EQ(scheduler_->Audit(), "");
     EXPECT_EQ(runner_->fault(), "");
     return planned || had_previous;
+  }
+
+  void FeedLate(StepRunner::Ticket ticket, const StepPlan& plan) {
+    const StepDrafts none;
+    const StepDrafts& drafts = plan.wants_drafts ? runner_->DraftsOf(ticket) : none;
+    runner_->Feed(ticket, scheduler_->LateInputsOf(plan, drafts, ++now_us_));
   }
 
   void Run(int steps_max = 100000) {

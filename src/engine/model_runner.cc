@@ -50,6 +50,7 @@ ModelRunner::ModelRunner(Model* model, Backend* backend, const ModelRunnerOption
                       1),
       rows_(static_cast<size_t>(options.num_slots)),
       launched_(kQueueDepth),
+      drafts_(kQueueDepth),
       fed_(kQueueDepth),
       done_(kQueueDepth) {
   layout_.block_tokens = options.block_tokens;
@@ -107,6 +108,17 @@ StepRunner::Ticket ModelRunner::Launch(const StepPlan& plan) {
   const PushResult pushed = launched_.TryPush({ticket, &plan});
   DI_CHECK(pushed == PushResult::kOk, "more than {} steps are open", kQueueDepth);
   return ticket;
+}
+
+const StepDrafts& ModelRunner::DraftsOf(Ticket /*ticket*/) {
+  // Published in launch order, as steps are fed.
+  std::optional<StepDrafts> drafts = drafts_.TryPop();
+  if (!drafts.has_value()) {
+    backend_->ReturnCore();
+    drafts = drafts_.Pop();
+  }
+  taken_drafts_ = std::move(drafts).value();
+  return taken_drafts_;
 }
 
 void ModelRunner::Feed(Ticket /*ticket*/, const LateInputs& late) {
@@ -191,6 +203,7 @@ bool ModelRunner::RunStep(const StepPlan& plan, StepResult* result) {
   result->emitted.clear();
   ApplySetups(plan);
   const StepInput input = GatherInputs(plan, result);
+  if (plan.wants_drafts) PublishDrafts(plan);
   CopyBlocks(plan, input);
   Delay();
   const float* hidden = input.shape.num_tokens > 0 ? model_->Forward(input) : nullptr;
@@ -269,6 +282,20 @@ StepInput ModelRunner::GatherInputs(const StepPlan& plan, StepResult* result) {
   input.layout = &layout_;
   if (options_.compact) FillReplay(plan, &input);
   return input;
+}
+
+void ModelRunner::PublishDrafts(const StepPlan& plan) {
+  StepDrafts drafts;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlanRow& row = plan.rows[i];
+    if (row.num_known == 0 && input_row_[i] >= 0) {
+      const DraftTokens& own = rows_[static_cast<size_t>(row.slot)].drafts;
+      drafts.ids.insert(drafts.ids.end(), own.ids.begin(), own.ids.begin() + own.count);
+    }
+    drafts.end.push_back(static_cast<int32_t>(drafts.ids.size()));
+  }
+  const PushResult pushed = drafts_.TryPush(std::move(drafts));
+  DI_CHECK(pushed != PushResult::kFull, "more than {} steps are open", kQueueDepth);
 }
 
 // The bounds belong to the sequence. The first row after a hit has no state to look back into, so

@@ -61,6 +61,7 @@ class ModelRunner final : public StepRunner {
   ~ModelRunner() override;
 
   Ticket Launch(const StepPlan& plan) override;
+  const StepDrafts& DraftsOf(Ticket ticket) override;
   void Feed(Ticket ticket, const LateInputs& late) override;
   const StepResult& Collect(Ticket ticket) override;
   WeightStats Stats() const override;
@@ -93,7 +94,9 @@ class ModelRunner final : public StepRunner {
   struct HeadGroup {
     int begin = 0;
     int count = 0;
-    int emitted = 0;  // of a sampled row: tokens that are final
+    int emitted = 0;                  // of a sampled row: tokens that are final
+    const uint64_t* masks = nullptr;  // of a sampled row under a grammar: so many
+    int num_masks = 0;
   };
   struct Launched {
     Ticket ticket = 0;
@@ -119,8 +122,10 @@ class ModelRunner final : public StepRunner {
   StepInput GatherInputs(const StepPlan& plan, StepResult* result);
   int GatherRow(const StepPlan& plan, size_t index, int input_row, RowResult* result);
   int QueryTokens(const PlanRow& row, const RowState& state) const;
+  void PublishDrafts(const StepPlan& plan);
   void ListHeadRows(const StepPlan& plan, const LateInputs& late, const StepResult& result);
   void ListPromptRows(const PlanRow& row, int plan_row, int32_t first, int32_t last);
+  void AddMasks(const LateInputs& late);
   void AddHeadRow(int hidden, int plan_row, int position, TokenId target);
   void RunHead(const StepPlan& plan, const float* hidden);
   void RunHeadGroup(const StepPlan& plan, HeadGroup* group, HeadRow* rows, float* logits);
@@ -171,16 +176,19 @@ class ModelRunner final : public StepRunner {
   std::vector<uint8_t> ended_;        // by plan row
   std::vector<int32_t> input_row_;    // by plan row: its row of the step, -1: computes nothing
   std::vector<DraftRow> draft_rows_;  // what goes on after the step
+  size_t mask_words_ = 0;             // of a mask of the step
   StepPlan poisoned_plan_;
   uint32_t delays_ = 0;
 
   std::array<StepResult, 3> results_;
   BoundedQueue<Launched> launched_;
+  BoundedQueue<StepDrafts> drafts_;
   BoundedQueue<LateInputs> fed_;
   BoundedQueue<Ticket> done_;
   std::atomic<int64_t> host_ns_{0};  // of the engine thread for a step, on average
   int64_t collected_ns_ = 0;         // engine thread: when Collect returned last
   Ticket next_ticket_ = 1;           // engine thread
+  StepDrafts taken_drafts_;          // engine thread: what DraftsOf returned last
   std::thread thread_;
 };
 

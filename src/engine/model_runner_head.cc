@@ -30,7 +30,7 @@ void ModelRunner::ListPromptRows(const PlanRow& row, int plan_row, int32_t first
   for (int32_t at = first; at <= last; ++at) {
     const int predicted = position_[at] + 1;
     if (predicted >= static_cast<int>(prompt.size())) break;
-    head_groups_.push_back({static_cast<int>(head_rows_.size()), 1, 0});
+    head_groups_.push_back({.begin = static_cast<int>(head_rows_.size()), .count = 1});
     AddHeadRow(at, plan_row, predicted, prompt[static_cast<size_t>(predicted)]);
   }
 }
@@ -51,8 +51,25 @@ void ModelRunner::ListHeadRows(const StepPlan& plan, const LateInputs& late,
     if (row.prompt_logprobs) ListPromptRows(row, plan_row, first, last);
     if (!row.sample) continue;
     const int32_t from = row.num_known > 0 ? last : first;
-    head_groups_.push_back({static_cast<int>(head_rows_.size()), last - from + 1, 0});
+    head_groups_.push_back(
+        {.begin = static_cast<int>(head_rows_.size()), .count = last - from + 1});
     for (int32_t at = from; at <= last; ++at) AddHeadRow(at, plan_row, position_[at] + 1, -1);
+  }
+  AddMasks(late);
+}
+
+// Both lists are in plan order.
+void ModelRunner::AddMasks(const LateInputs& late) {
+  mask_words_ = late.mask_words;
+  auto masks = late.masks.begin();
+  for (HeadGroup& group : head_groups_) {
+    const HeadRow& head = head_rows_[static_cast<size_t>(group.begin)];
+    if (head.target >= 0) continue;
+    while (masks != late.masks.end() && masks->row < head.plan_row) ++masks;
+    if (masks == late.masks.end()) return;
+    if (masks->row != head.plan_row) continue;
+    group.masks = late.mask_bits + static_cast<size_t>(masks->first) * mask_words_;
+    group.num_masks = masks->count;
   }
 }
 
@@ -107,17 +124,22 @@ void ModelRunner::RunHeadGroup(const StepPlan& plan, HeadGroup* group, HeadRow* 
 }
 
 // Samples the row's positions in order, each with the sampler's state after the tokens before it,
-// exactly as a step per token would; goes on as long as the sample is the draft that was run.
+// exactly as a step per token would; goes on as long as the sample is the draft that was run, and
+// not beyond the masks: then the output ended.
 void ModelRunner::VerifyRow(RowState* state, HeadGroup* group, HeadRow* rows, float* logits) {
   RowSampler& sampler = *state->sampler;
-  for (int i = 0; i < group->count; ++i) {
+  const int count =
+      group->masks == nullptr ? group->count : std::min(group->count, group->num_masks);
+  for (int i = 0; i < count; ++i) {
     SampledToken& sampled = rows[i].sampled;
+    const uint64_t* mask =
+        group->masks == nullptr ? nullptr : group->masks + static_cast<size_t>(i) * mask_words_;
     float* at = logits + static_cast<ptrdiff_t>(i) * vocab_;
     const bool has_draft = i + 1 < group->count;
     const TokenId draft = has_draft ? state->drafts.ids[static_cast<size_t>(i)] : -1;
     sampled = has_draft && options_.verify == VerifyMode::kRejection
-                  ? sampler.SampleOrReject(at, rows[i].position, draft)
-                  : sampler.Sample(at, rows[i].position);
+                  ? sampler.SampleOrReject(at, rows[i].position, draft, mask)
+                  : sampler.Sample(at, rows[i].position, mask);
     if (sampled.status != RowStatus::kOk) return;
     sampler.Observe(sampled.id);
     group->emitted = i + 1;

@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -150,6 +151,9 @@ RowSampler::RowSampler(const SamplingParams& params, int sample_index, uint64_t 
     masked_early_.assign(eos_ids.begin(), eos_ids.end());
     masked_early_.insert(masked_early_.end(), params.stop_token_ids.begin(),
                          params.stop_token_ids.end());
+    std::sort(masked_early_.begin(), masked_early_.end());
+    masked_early_.erase(std::unique(masked_early_.begin(), masked_early_.end()),
+                        masked_early_.end());
   }
   if (repetition_ != 1.0F) {
     for (TokenId id : prompt) ++counts_[id].prompt;
@@ -190,13 +194,35 @@ void RowSampler::ApplyPenalties(float* logits) {
   }
 }
 
-void RowSampler::ApplyEdits(float* logits) {
+// Not undone: log-probabilities are those among the tokens that the grammar allows.
+void RowSampler::ApplyMask(float* logits, const uint64_t* mask) const {
+  for (int first = 0; first < vocab_; first += 64) {
+    const uint64_t word = mask[first / 64];
+    if (word == ~uint64_t{0}) continue;
+    const int count = std::min(64, vocab_ - first);
+    for (int i = 0; i < count; ++i) {
+      if ((word >> i & 1) == 0) logits[first + i] = kMinusInf;
+    }
+  }
+}
+
+// The output is complete and nothing else may follow.
+bool RowSampler::OnlyEnds(const uint64_t* mask) const {
+  int allowed = 0;
+  for (int first = 0; first < vocab_; first += 64) allowed += std::popcount(mask[first / 64]);
+  for (const TokenId id : masked_early_) {
+    if (id >= 0 && id < vocab_) allowed -= static_cast<int>(mask[id / 64] >> (id % 64) & 1);
+  }
+  return allowed == 0;
+}
+
+void RowSampler::ApplyEdits(float* logits, const uint64_t* mask) {
   undo_.clear();
   for (const std::vector<TokenId>& word : bad_words_) {
     const std::span<const TokenId> head(word.data(), word.size() - 1);
     if (EndsWith(output_, head)) Edit(logits, word.back(), kMinusInf);
   }
-  if (num_output_ < min_tokens_) {
+  if (num_output_ < min_tokens_ && (mask == nullptr || !OnlyEnds(mask))) {
     for (TokenId id : masked_early_) Edit(logits, id, kMinusInf);
   }
   for (const auto& [id, bias] : logit_bias_) {
@@ -325,12 +351,14 @@ TokenId RowSampler::PickCandidate(int64_t position, uint64_t key) const {
   return best_id;
 }
 
-RowStatus RowSampler::Prepare(float* logits) {
-  if (ScanMax(logits, vocab_).bad) return RowStatus::kNan;
-  ApplyEdits(logits);
+RowStatus RowSampler::Prepare(float* logits, const uint64_t* mask) {
+  const MaxScan scan = ScanMax(logits, vocab_);
+  if (scan.bad || scan.max == kMinusInf) return RowStatus::kNan;
+  if (mask != nullptr) ApplyMask(logits, mask);
+  ApplyEdits(logits, mask);
   const float max = logits[Greedy(logits)];
-  // Minus infinity: every token is forbidden.
-  return max == kMinusInf || max != max ? RowStatus::kNan : RowStatus::kOk;
+  if (max != max) return RowStatus::kNan;
+  return max == kMinusInf ? RowStatus::kNoToken : RowStatus::kOk;
 }
 
 TokenId RowSampler::Pick(const float* logits, int64_t position, uint64_t key) {
@@ -347,9 +375,9 @@ void RowSampler::FillLogprob(float* logits, SampledToken* out) {
   out->logprob = LogprobAt(logits, vocab_, out->id, logprobs_);
 }
 
-SampledToken RowSampler::Sample(float* logits, int64_t position) {
+SampledToken RowSampler::Sample(float* logits, int64_t position, const uint64_t* mask) {
   SampledToken out;
-  out.status = Prepare(logits);
+  out.status = Prepare(logits, mask);
   if (out.status != RowStatus::kOk) return out;
   out.id = Pick(logits, position, key_);
   FillLogprob(logits, &out);
@@ -357,7 +385,7 @@ SampledToken RowSampler::Sample(float* logits, int64_t position) {
 }
 
 TokenId RowSampler::Propose(float* logits, int64_t position) {
-  const TokenId id = Prepare(logits) == RowStatus::kOk ? Pick(logits, position, key_) : 0;
+  const TokenId id = Prepare(logits, nullptr) == RowStatus::kOk ? Pick(logits, position, key_) : 0;
   Observe(id);
   return id;
 }
@@ -391,10 +419,11 @@ double RowSampler::ProbabilityOf(const float* logits, TokenId id) {
   return mass(id) / total;
 }
 
-SampledToken RowSampler::SampleOrReject(float* logits, int64_t position, TokenId draft) {
-  if (temperature_ == 0.0F) return Sample(logits, position);
+SampledToken RowSampler::SampleOrReject(float* logits, int64_t position, TokenId draft,
+                                        const uint64_t* mask) {
+  if (temperature_ == 0.0F) return Sample(logits, position, mask);
   SampledToken out;
-  out.status = Prepare(logits);
+  out.status = Prepare(logits, mask);
   if (out.status != RowStatus::kOk) return out;
   const auto p = static_cast<uint64_t>(position);
   const uint32_t word = Philox4x32(

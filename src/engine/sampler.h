@@ -1,8 +1,9 @@
 // Sampling of one row: a pure function of (logits, params, seed, sample index, position), with
 // Gumbel-max noise shared by every caller that knows the key (so drafts can be verified by it).
 // One RowSampler per runner slot, on the runner thread; rows of a step may run on several threads.
-// Order of the edits as in vLLM: allowed ids, bad words, min_tokens, logit bias, penalties,
-// temperature, min_p, top_k, top_p. Log-probabilities are those of the unedited logits.
+// Order of the edits as in vLLM: mask of the grammar, allowed ids, bad words, min_tokens, logit
+// bias, penalties, temperature, min_p, top_k, top_p. Log-probabilities are those of the masked
+// logits, unedited.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,9 @@ class RowSampler {
              std::span<const TokenId> eos_ids, std::span<const TokenId> prompt,
              std::span<const TokenId> emitted, std::span<const TokenId> never = {});
 
-  // logits [vocab] is scratch: it is edited, and restored only as far as logprobs need.
-  SampledToken Sample(float* logits, int64_t position);
+  // logits [vocab] is scratch: it is edited, and restored only as far as logprobs need. `mask`: bit
+  // id % 64 of word id / 64 for each token that a grammar allows; nullptr: all.
+  SampledToken Sample(float* logits, int64_t position, const uint64_t* mask = nullptr);
   // Records an output token; must be called for each before the next Sample.
   void Observe(TokenId id);
   // Takes the token observed last back.
@@ -47,7 +49,8 @@ class RowSampler {
   // Rejection sampling of a draft that was chosen without looking at this position's noise for
   // verification: the draft with its probability, else a sample of the rest. Whatever the draft,
   // the result has the distribution of Sample.
-  SampledToken SampleOrReject(float* logits, int64_t position, TokenId draft);
+  SampledToken SampleOrReject(float* logits, int64_t position, TokenId draft,
+                              const uint64_t* mask = nullptr);
   // A draft for `position` from a drafter's logits: edits, filters and noise of Sample. Recorded
   // like an output token; the caller takes it back with Forget.
   TokenId Propose(float* logits, int64_t position);
@@ -63,10 +66,12 @@ class RowSampler {
   };
 
   void Edit(float* logits, TokenId id, float value);
-  void ApplyEdits(float* logits);
+  void ApplyMask(float* logits, const uint64_t* mask) const;
+  bool OnlyEnds(const uint64_t* mask) const;
+  void ApplyEdits(float* logits, const uint64_t* mask);
   void ApplyPenalties(float* logits);
-  // Checks and edits the logits; `kNan` when nothing can be sampled.
-  RowStatus Prepare(float* logits);
+  // Checks and edits the logits; not kOk when nothing can be sampled.
+  RowStatus Prepare(float* logits, const uint64_t* mask);
   TokenId Pick(const float* logits, int64_t position, uint64_t key);
   void FillLogprob(float* logits, SampledToken* out);
   TokenId Greedy(const float* logits) const;

@@ -236,6 +236,75 @@ TEST(RowSampler, BadLogitsFailTheRow) {
   EXPECT_EQ(sampler.Sample(none.data(), 1).status, RowStatus::kNan);
 }
 
+std::vector<uint64_t> MaskOf(const std::vector<TokenId>& ids) {
+  std::vector<uint64_t> mask(static_cast<size_t>(kVocab) / 64 + 1, 0);
+  for (const TokenId id : ids) mask[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64);
+  return mask;
+}
+
+TEST(RowSampler, AMaskLeavesWhatItNames) {
+  const std::vector<TokenId> allowed = {3, 64, 65, 300, kVocab - 1};
+  const std::vector<uint64_t> mask = MaskOf(allowed);
+  for (const float temperature : {0.0F, 1.0F}) {
+    for (const bool filtered : {false, true}) {
+      SamplingParams params;
+      params.temperature = temperature;
+      if (filtered) params.top_p = 0.7F;
+      if (filtered) params.top_k = 4;
+      RowSampler sampler(params, 0, 7, kVocab, {}, {}, {});
+      // The same as when those ids alone are given.
+      params.allowed_token_ids = allowed;
+      RowSampler listed(params, 0, 7, kVocab, {}, {}, {});
+      for (int position = 0; position < 50; ++position) {
+        std::vector<float> logits = RandomLogits(static_cast<uint64_t>(position));
+        std::vector<float> copy = logits;
+        const TokenId id = sampler.Sample(logits.data(), position, mask.data()).id;
+        EXPECT_NE(std::find(allowed.begin(), allowed.end(), id), allowed.end());
+        EXPECT_EQ(id, listed.Sample(copy.data(), position).id);
+      }
+    }
+  }
+}
+
+TEST(RowSampler, LogprobsUnderAMaskAreAmongWhatItLeaves) {
+  SamplingParams params;
+  params.logprobs = 3;
+  params.logit_bias = {{64, 5.0F}};  // no part of log-probabilities
+  RowSampler sampler(params, 0, 7, kVocab, {}, {}, {});
+  std::vector<float> logits = RandomLogits(5);
+  const double a = std::exp(static_cast<double>(logits[3]));
+  const double b = std::exp(static_cast<double>(logits[64]));
+  const std::vector<uint64_t> mask = MaskOf({3, 64});
+  const SampledToken token = sampler.Sample(logits.data(), 1, mask.data());
+  ASSERT_EQ(token.status, RowStatus::kOk);
+  const double own = token.id == 3 ? a : b;
+  EXPECT_NEAR(static_cast<double>(token.logprob.logprob), std::log(own / (a + b)), 1e-5);
+  EXPECT_LE(token.logprob.rank, 2);
+}
+
+TEST(RowSampler, NothingLeftIsSaid) {
+  SamplingParams params;
+  params.allowed_token_ids = {1, 2};
+  RowSampler sampler(params, 0, 7, kVocab, {}, {}, {});
+  std::vector<float> logits = RandomLogits(5);
+  const std::vector<uint64_t> mask = MaskOf({3, 64});
+  EXPECT_EQ(sampler.Sample(logits.data(), 1, mask.data()).status, RowStatus::kNoToken);
+}
+
+TEST(RowSampler, MinTokensYieldsWhereAMaskLeavesAnEndAlone) {
+  SamplingParams params;
+  params.min_tokens = 10;
+  params.stop_token_ids = {9, 9};
+  const TokenId eos[] = {9};
+  RowSampler sampler(params, 0, 7, kVocab, eos, {}, {});
+  std::vector<float> logits = RandomLogits(5);
+  const std::vector<uint64_t> end = MaskOf({9});
+  EXPECT_EQ(sampler.Sample(logits.data(), 1, end.data()).id, 9);
+  logits = RandomLogits(5);
+  const std::vector<uint64_t> more = MaskOf({9, 10});
+  EXPECT_EQ(sampler.Sample(logits.data(), 1, more.data()).id, 10);
+}
+
 TEST(RowSampler, WhatIsNoTextIsNeverChosen) {
   const TokenId never[] = {250};
   for (const float temperature : {0.0F, 1.0F, 2.0F}) {

@@ -7,6 +7,15 @@
 #include "base/check.h"
 
 namespace deepinfer {
+namespace {
+
+void SetError(const Status& why, OutputDelta* delta) {
+  delta->error = why.message();
+  delta->error_code = static_cast<int>(why.code());
+  delta->error_param = why.param();
+}
+
+}  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config, const Tokenizer* tokenizer, EngineMetrics* metrics)
     : config_(std::move(config)),
@@ -72,7 +81,14 @@ void Scheduler::Admit(std::unique_ptr<RequestState> owned) {
   DI_CHECK(added, "request {} exists", request->id);
   if (request->request.deadline_us.has_value()) deadlines_.Push(request);
   ++unstarted_;
-  EnterQueue(NewSample(request, 0));
+  Sequence* sequence = NewSample(request, 0);
+  if (request->grammar.ticket == nullptr) {
+    EnterQueue(sequence);
+    return;
+  }
+  sequence->phase = SequencePhase::kGated;
+  ++gated_;
+  if (request->grammar.ticket->ready()) GrammarReady(request->id, request->arrival_us);
 }
 
 void Scheduler::EnterQueue(Sequence* sequence) {
@@ -93,7 +109,7 @@ void Scheduler::LeaveQueued(RequestState* request) {
 void Scheduler::Cancel(RequestId id, int64_t now_us) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
-  EndRequest(it->second.get(), FinishReason::kCancelled, StatusCode::kOk, "", now_us);
+  EndRequest(it->second.get(), FinishReason::kCancelled, {}, now_us);
 }
 
 void Scheduler::CancelAll(int64_t now_us) {
@@ -111,8 +127,8 @@ void Scheduler::PreemptRequest(RequestId id) {
   }
 }
 
-void Scheduler::EndRequest(RequestState* request, FinishReason reason, StatusCode code,
-                           const std::string& message, int64_t now_us) {
+void Scheduler::EndRequest(RequestState* request, FinishReason reason, const Status& why,
+                           int64_t now_us) {
   request->ending = true;
   const RequestId id = request->id;
   const auto started = static_cast<int>(request->samples.size());
@@ -122,8 +138,7 @@ void Scheduler::EndRequest(RequestState* request, FinishReason reason, StatusCod
     delta.sample = i;
     delta.usage.prompt_tokens = request->prompt_len();
     delta.finish = reason;
-    delta.error = message;
-    delta.error_code = static_cast<int>(code);
+    SetError(why, &delta);
     delta.last = --request->unfinished == 0;
     request->sink->OnOutput(std::move(delta));
   }
@@ -131,8 +146,7 @@ void Scheduler::EndRequest(RequestState* request, FinishReason reason, StatusCod
     Sequence* sequence = request->samples[static_cast<size_t>(i)].get();
     if (sequence->phase == SequencePhase::kFinished) continue;
     OutputDelta delta = NewDelta(*sequence);
-    delta.error = message;
-    delta.error_code = static_cast<int>(code);
+    SetError(why, &delta);
     const bool last = request->unfinished == 1;
     Finish(sequence, reason, std::move(delta), now_us);
     if (last) return;  // the request may be gone
@@ -142,8 +156,9 @@ void Scheduler::EndRequest(RequestState* request, FinishReason reason, StatusCod
 void Scheduler::ExpireDeadlines(int64_t now_us) {
   while (!deadlines_.empty() && *deadlines_.Front()->request.deadline_us <= now_us) {
     RequestState* request = deadlines_.Front();
-    EndRequest(request, FinishReason::kError, StatusCode::kDeadline,
-               "the deadline of the request passed before it was finished", now_us);
+    EndRequest(request, FinishReason::kError,
+               {StatusCode::kDeadline, "the deadline of the request passed before it was finished"},
+               now_us);
   }
 }
 
@@ -151,11 +166,9 @@ int64_t Scheduler::NextDeadlineUs() const {
   return deadlines_.empty() ? -1 : *deadlines_.Front()->request.deadline_us;
 }
 
-void Scheduler::FailSequence(Sequence* sequence, StatusCode code, std::string message,
-                             int64_t now_us) {
+void Scheduler::FailSequence(Sequence* sequence, const Status& why, int64_t now_us) {
   OutputDelta delta = NewDelta(*sequence);
-  delta.error = std::move(message);
-  delta.error_code = static_cast<int>(code);
+  SetError(why, &delta);
   Finish(sequence, FinishReason::kError, std::move(delta), now_us);
 }
 
@@ -163,6 +176,9 @@ void Scheduler::FailSequence(Sequence* sequence, StatusCode code, std::string me
 void Scheduler::Finish(Sequence* sequence, FinishReason reason, OutputDelta delta, int64_t now_us) {
   RequestState* request = sequence->request;
   switch (sequence->phase) {
+    case SequencePhase::kGated:
+      --gated_;
+      break;
     case SequencePhase::kWaiting:
       waiting_.Remove(sequence);
       break;
@@ -317,7 +333,7 @@ void Scheduler::RecordEnd(const Sequence& sequence, FinishReason reason, int64_t
 
 void Scheduler::UpdateGauges() {
   metrics_->running.store(num_running(), std::memory_order_relaxed);
-  metrics_->requeued.store(waiting_.size() - unstarted_, std::memory_order_relaxed);
+  metrics_->requeued.store(waiting_.size() + gated_ - unstarted_, std::memory_order_relaxed);
   metrics_->kv_blocks_used.store(blocks_.num_used(), std::memory_order_relaxed);
   metrics_->kv_blocks_cached.store(blocks_.num_idle(), std::memory_order_relaxed);
 }

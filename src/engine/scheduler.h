@@ -59,8 +59,11 @@ class Scheduler {
   // context first; the clamped value is the result.
   static Result<int> CheckFits(const SchedulerConfig& config, const Request& request);
 
-  // Queues a request that passed CheckFits and ValidateSampling.
+  // Queues a request that passed CheckFits and ValidateSampling, at once or when its grammar is
+  // ready.
   void Admit(std::unique_ptr<RequestState> request);
+  // The grammar of a request was compiled, or cannot be. Ids that wait for none are ignored.
+  void GrammarReady(RequestId id, int64_t now_us);
   // Ends a request; unknown ids are ignored.
   void Cancel(RequestId id, int64_t now_us);
   void CancelAll(int64_t now_us);
@@ -71,8 +74,9 @@ class Scheduler {
   // The next step; empty when there is nothing to do. Valid and unchanged until it was applied; at
   // most two plans that are not empty may be open.
   const StepPlan& Plan(int64_t now_us);
-  // What an open plan does not know yet. Valid until the next call.
-  const LateInputs& LateInputsOf(const StepPlan& plan);
+  // What an open plan does not know yet; `drafts` of its rows where it wants them. Valid until the
+  // next call. Ends samples whose grammar has no way on.
+  const LateInputs& LateInputsOf(const StepPlan& plan, const StepDrafts& drafts, int64_t now_us);
   void Apply(const StepPlan& plan, const StepResult& result, int64_t now_us);
 
   bool idle() const { return requests_.empty(); }
@@ -91,9 +95,8 @@ class Scheduler {
  private:
   // scheduler.cc: life of a request.
   void Finish(Sequence* sequence, FinishReason reason, OutputDelta delta, int64_t now_us);
-  void FailSequence(Sequence* sequence, StatusCode code, std::string message, int64_t now_us);
-  void EndRequest(RequestState* request, FinishReason reason, StatusCode code,
-                  const std::string& message, int64_t now_us);
+  void FailSequence(Sequence* sequence, const Status& why, int64_t now_us);
+  void EndRequest(RequestState* request, FinishReason reason, const Status& why, int64_t now_us);
   void ReleaseBlocks(Sequence* sequence);
   void Reclaim(Sequence* sequence);
   void LeaveRunning(Sequence* sequence);
@@ -140,6 +143,14 @@ class Scheduler {
   void SaveState(Sequence* sequence, PlanRow* row);
   void KeepState(const Sequence& sequence, const PlanRow& row);
 
+  // scheduler_grammar.cc: outputs that keep to a grammar.
+  bool MakeMatcher(Sequence* sequence) const;
+  void AddMasks(Sequence* sequence, int32_t row, std::span<const TokenId> drafts,
+                std::vector<uint64_t>* bits, int64_t now_us);
+  void EndAtGrammar(Sequence* sequence, int64_t now_us);
+  Status AdvanceGrammar(Sequence* sequence, TokenId id) const;
+  Status NoWayOn(const Sequence& sequence) const;
+
   // scheduler_apply.cc: what a step produced.
   void ApplyRow(const PlanRow& row, const RowResult& result, std::span<const EmittedToken> emitted,
                 int64_t now_us);
@@ -183,9 +194,11 @@ class Scheduler {
   size_t next_plan_ = 0;
   int64_t step_ = 0;
   LateInputs late_;
+  std::array<std::vector<uint64_t>, 3> mask_bits_;  // of plans_
   int64_t next_sequence_id_ = 1;
   int64_t next_order_ = 1;
-  int64_t unstarted_ = 0;  // requests in waiting_ that count as queued
+  int64_t unstarted_ = 0;  // requests in waiting_ or gated that count as queued
+  int64_t gated_ = 0;      // sequences in kGated
 
   // Of the plan being made.
   int budget_ = 0;

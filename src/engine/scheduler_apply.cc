@@ -7,17 +7,27 @@
 #include "engine/scheduler.h"
 
 namespace deepinfer {
+namespace {
 
-const LateInputs& Scheduler::LateInputsOf(const StepPlan& plan) {
-  late_.ended_rows.clear();
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const Sequence* sequence = slots_[static_cast<size_t>(plan.rows[i].slot)];
-    if (sequence->phase == SequencePhase::kFinished) {
-      late_.ended_rows.push_back(static_cast<int32_t>(i));
-    }
+// Of a row that ended badly; `positions` were computed.
+Status StatusOf(RowStatus row, int positions) {
+  switch (row) {
+    case RowStatus::kNan:
+      return Internal(
+          Format("the model gave logits that are not numbers at position {}; the other "
+                 "requests are not affected",
+                 positions - 1));
+    case RowStatus::kNoToken:
+      return Invalid(
+          Format("no token may follow at position {}: allowed_token_ids, bad_words, "
+                 "logit_bias, min_tokens and the grammar leave none",
+                 positions));
+    default:
+      return Internal("a token id outside of the vocabulary reached the model");
   }
-  return late_;
 }
+
+}  // namespace
 
 void Scheduler::Apply(const StepPlan& plan, const StepResult& result, int64_t now_us) {
   DI_CHECK(result.rows.size() == plan.rows.size(), "{} results for {} rows", result.rows.size(),
@@ -52,14 +62,11 @@ void Scheduler::ApplyRow(const PlanRow& row, const RowResult& result,
   // What was sampled before something went wrong stands.
   if (!emitted.empty() && CommitTokens(sequence, row, emitted, now_us)) return;  // may be gone
   if (result.status != RowStatus::kOk) {
-    AddRelaxed(&metrics_->corrupted_requests, 1);
-    for (const int32_t block : sequence->blocks) blocks_.Forget(block);
-    FailSequence(sequence, StatusCode::kInternal,
-                 result.status == RowStatus::kNan
-                     ? Format("the model gave logits that are not numbers at position {}; "
-                              "the other requests are not affected",
-                              sequence->applied + std::max(row.num_known, 1) - 1)
-                     : "a token id outside of the vocabulary reached the model",
+    if (result.status != RowStatus::kNoToken) {
+      AddRelaxed(&metrics_->corrupted_requests, 1);
+      for (const int32_t block : sequence->blocks) blocks_.Forget(block);
+    }
+    FailSequence(sequence, StatusOf(result.status, sequence->applied + std::max(row.num_known, 1)),
                  now_us);
     return;
   }
@@ -164,6 +171,11 @@ bool Scheduler::CommitTokens(Sequence* sequence, const PlanRow& row,
       ++sequence->applied;
       IndexBlocks(sequence);
     }
+    if (const Status status = AdvanceGrammar(sequence, emitted[i].id); !status.ok()) {
+      if (i > 0) sequence->request->sink->OnOutput(std::move(delta));
+      FailSequence(sequence, status, now_us);
+      return true;
+    }
     ended = CommitToken(sequence, emitted[i], &delta, &reason);
   }
   delta.usage.completion_tokens = sequence->num_output();
@@ -198,7 +210,9 @@ bool Scheduler::CommitToken(Sequence* sequence, const EmittedToken& token, Outpu
   const bool stop_id =
       may_stop && std::find(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end(),
                             token.id) != sampling.stop_token_ids.end();
-  const bool eos = may_stop && !sampling.ignore_eos && IsEos(token.id);
+  // The grammar lets an end through where there is no other way on, whatever min_tokens says.
+  const bool eos = (may_stop && !sampling.ignore_eos && IsEos(token.id)) ||
+                   (sequence->matcher != nullptr && sequence->matcher->IsTerminated());
   delta->token_ids.push_back(token.id);
   if (sampling.logprobs.has_value()) delta->logprobs.push_back(token.logprob);
   const bool stop_text = sequence->output->Push(token.id, stop_id || eos, delta);

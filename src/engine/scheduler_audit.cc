@@ -21,7 +21,8 @@ std::string Scheduler::AuditSequence(const Sequence& s) const {
     return Format("sequence {}: {} steps and {} samples in flight", s.id, s.in_flight,
                   s.samples_in_flight);
   }
-  if (s.phase == SequencePhase::kWaiting && (holds_slot || !s.blocks.empty() || s.in_flight > 0)) {
+  const bool waits = s.phase == SequencePhase::kWaiting || s.phase == SequencePhase::kGated;
+  if (waits && (holds_slot || !s.blocks.empty() || s.in_flight > 0)) {
     return Format("sequence {}: waits but holds something", s.id);
   }
   if (s.phase == SequencePhase::kPreempting && s.in_flight == 0) {
@@ -57,6 +58,7 @@ std::string Scheduler::Audit() const {
   int preempting = 0;
   int coming = 0;
   int64_t waiting = 0;
+  int64_t gated = 0;
   size_t slots_held = 0;
   for (const auto& [id, request] : requests_) {
     if (request->unfinished == 0 && request->unreclaimed == 0)
@@ -69,6 +71,7 @@ std::string Scheduler::Audit() const {
       if (s->copy_source >= 0) ++references[static_cast<size_t>(s->copy_source)];
       preempting += s->phase == SequencePhase::kPreempting ? 1 : 0;
       waiting += s->phase == SequencePhase::kWaiting ? 1 : 0;
+      gated += s->phase == SequencePhase::kGated ? 1 : 0;
       coming += s->blocks_coming;
       slots_held += s->slot >= 0 ? 1 : 0;
     }
@@ -82,6 +85,7 @@ std::string Scheduler::Audit() const {
   if (slots_held + free_slots_.size() != slots_.size()) return "slots were lost";
   if (preempting != preempting_) return "count of preempting sequences";
   if (coming != blocks_coming_) return "count of blocks to come";
+  if (gated != gated_) return "count of sequences that wait for a grammar";
   if (waiting != waiting_.size()) return "count of waiting sequences";
   for (size_t i = 1; i < running_.size(); ++i) {
     if (!RunsBefore(*running_[i - 1], *running_[i])) return "running sequences are out of order";

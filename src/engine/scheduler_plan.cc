@@ -166,6 +166,7 @@ void Scheduler::AddRow(Sequence* sequence, int num_tokens, StepPlan* plan) {
                           sequence->request->request.sampling.prompt_logprobs.has_value();
   } else {
     row.sample = true;
+    plan->wants_drafts |= num_tokens > 1 && sequence->request->grammar.ticket != nullptr;
   }
   row.blocks_begin = static_cast<int>(plan->blocks.size());
   row.num_blocks = static_cast<int>(sequence->blocks.size()) - sequence->blocks_sent;
@@ -261,6 +262,7 @@ void Scheduler::RequeuePreempted(Sequence* sequence) {
   sequence->applied = 0;
   sequence->slot_sampled = false;
   sequence->prompt_logprobs.clear();
+  sequence->matcher.reset();
   EnterQueue(sequence);
 }
 

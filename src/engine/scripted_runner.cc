@@ -38,12 +38,20 @@ StepRunner::Ticket ScriptedRunner::Launch(const StepPlan& plan) {
   return next_ticket_++;
 }
 
+const StepDrafts& ScriptedRunner::DraftsOf(Ticket ticket) {
+  if (launched_.empty() || launched_.back().ticket != ticket ||
+      !launched_.back().plan->wants_drafts) {
+    Fault("drafts of a step that wants none");
+  }
+  return no_drafts_;
+}
+
 void ScriptedRunner::Feed(Ticket ticket, const LateInputs& late) {
   for (Launched& step : launched_) {
     if (step.ticket != ticket) continue;
     if (step.fed) Fault("a step was fed twice");
     step.fed = true;
-    step.ended_rows = late.ended_rows;
+    step.late = late;
     return;
   }
   Fault("an unknown step was fed");
@@ -82,8 +90,16 @@ void ScriptedRunner::Run(const Launched& step) {
   result_.step = plan.step;
   result_.rows.assign(plan.rows.size(), {});
   result_.emitted.clear();
-  for (size_t i = 0; i < plan.rows.size(); ++i) RunRow(plan, plan.rows[i], &result_.rows[i]);
-  for (const int32_t row : step.ended_rows) result_.rows[static_cast<size_t>(row)].num_emitted = 0;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    mask_ = nullptr;
+    for (const RowMasks& masks : step.late.masks) {
+      if (masks.row != static_cast<int32_t>(i)) continue;
+      mask_ = step.late.mask_bits + static_cast<size_t>(masks.first) * step.late.mask_words;
+    }
+    RunRow(plan, plan.rows[i], &result_.rows[i]);
+  }
+  for (const int32_t row : step.late.ended_rows)
+    result_.rows[static_cast<size_t>(row)].num_emitted = 0;
 }
 
 uint64_t* ScriptedRunner::At(Slot* slot, int position) {
@@ -149,7 +165,7 @@ void ScriptedRunner::RunToken(Slot* slot, TokenId token, RowResult* result) {
 
 void ScriptedRunner::Emit(Slot* slot, RowResult* result) {
   const uint64_t hash = *At(slot, slot->length - 1);
-  slot->last_token = Pick(*slot, hash);
+  slot->last_token = Allowed(Pick(*slot, hash));
   ++slot->outputs;
   if (result->num_emitted == 0) result->emitted_begin = static_cast<int>(result_.emitted.size());
   ++result->num_emitted;
@@ -167,7 +183,8 @@ void ScriptedRunner::ContinueRow(const PlanRow& row, Slot* slot, RowResult* resu
         Format("sequence {}: is at {}, the plan knows {}", row.sequence, slot->length, row.start));
   }
   if (row.num_tokens > 1 + options_.draft_tokens_max) Fault("more drafts than there are");
-  const int count = std::min(row.num_tokens, slot->setup.length_max - slot->length);
+  const int wanted = mask_ == nullptr ? row.num_tokens : std::min(row.num_tokens, 1);
+  const int count = std::min(wanted, slot->setup.length_max - slot->length);
   if (count <= 0) return;
   result->num_drafts = count - 1;
   const int end = slot->length + count;
@@ -186,6 +203,15 @@ TokenId ScriptedRunner::Pick(const Slot& slot, uint64_t hash) const {
   const auto key = slot.setup.seed + static_cast<uint64_t>(slot.setup.sample_index);
   return static_cast<TokenId>(HashBytes64(&hash, sizeof hash, key) %
                               static_cast<uint64_t>(options_.vocab));
+}
+
+TokenId ScriptedRunner::Allowed(TokenId id) const {
+  if (mask_ == nullptr) return id;
+  for (int i = 0; i < options_.vocab; ++i) {
+    const TokenId at = (id + i) % options_.vocab;
+    if ((mask_[at / 64] >> (at % 64) & 1) != 0) return at;
+  }
+  return id;
 }
 
 TokenId ScriptedRunner::Next(uint64_t seed, int sample, std::span<const TokenId> tokens,

@@ -23,7 +23,7 @@ struct ScriptedRunnerOptions {
   int block_tokens = 16;
   int vocab = 256;
   // Output tokens of every sample in turn, by output index; afterwards, and when empty, tokens
-  // follow from the hash.
+  // follow from the hash. For one that a grammar forbids comes the next id that it allows.
   std::vector<TokenId> script = {};
   // A row whose newest token is this one gets logits that are not numbers; -1: none.
   TokenId nan_token = -1;
@@ -41,6 +41,7 @@ class ScriptedRunner final : public StepRunner {
   explicit ScriptedRunner(ScriptedRunnerOptions options);
 
   Ticket Launch(const StepPlan& plan) override;
+  const StepDrafts& DraftsOf(Ticket ticket) override;
   void Feed(Ticket ticket, const LateInputs& late) override;
   const StepResult& Collect(Ticket ticket) override;
 
@@ -65,7 +66,7 @@ class ScriptedRunner final : public StepRunner {
     Ticket ticket = 0;
     const StepPlan* plan = nullptr;
     bool fed = false;
-    std::vector<int32_t> ended_rows;
+    LateInputs late;
   };
 
   void Run(const Launched& step);
@@ -75,6 +76,7 @@ class ScriptedRunner final : public StepRunner {
   void Emit(Slot* slot, RowResult* result);
   uint64_t* At(Slot* slot, int position);
   TokenId Pick(const Slot& slot, uint64_t hash) const;
+  TokenId Allowed(TokenId id) const;
   void Fault(std::string what);
 
   const ScriptedRunnerOptions options_;
@@ -82,6 +84,9 @@ class ScriptedRunner final : public StepRunner {
   std::vector<uint64_t> memory_;  // [num_blocks, block_tokens]
   std::unordered_map<int32_t, uint64_t> snapshots_;
   std::deque<Launched> launched_;
+  // Of the row that runs: its mask, or nullptr. Such a row has no drafts.
+  const uint64_t* mask_ = nullptr;
+  StepDrafts no_drafts_;
   StepResult result_;
   std::string fault_;
   Ticket next_ticket_ = 1;

@@ -8,6 +8,7 @@
 
 #include "cache/prefix_index.h"
 #include "deepinfer/request.h"
+#include "text/grammar/grammar_compiler.h"
 #include "engine/output_stream.h"
 #include "engine/step_plan.h"
 
@@ -16,6 +17,7 @@ namespace deepinfer {
 struct RequestState;
 
 enum class SequencePhase : uint8_t {
+  kGated,       // waits for its grammar, is in no queue yet
   kWaiting,     // in the waiting queue, holds no block and no slot
   kRunning,     // holds a slot and blocks
   kPreempting,  // out of further plans; back to waiting when nothing of it is in flight
@@ -65,6 +67,8 @@ struct alignas(64) Sequence {
   int available_wanted = 0;     // admission cannot succeed below this many available blocks
 
   std::unique_ptr<OutputStream> output;
+  // Where the committed output stands in the grammar; made anew from it after a preemption.
+  std::unique_ptr<GrammarMatcher> matcher;
   std::vector<std::optional<TokenLogprob>> prompt_logprobs;  // until delivered
   bool prompt_logprobs_sent = false;
   int cached_tokens = 0;
@@ -89,6 +93,7 @@ struct RequestState {
   RequestId id = 0;
   Request request;
   OutputSink* sink = nullptr;
+  GrammarOrder grammar;
   uint64_t seed = 0;
   int max_output = 0;
   int64_t order = 0;  // of arrival

@@ -59,6 +59,7 @@ struct PlanRow {
 
 struct StepPlan {
   int64_t step = 0;
+  bool wants_drafts = false;      // a row verifies drafts under a grammar: see DraftsOf
   std::vector<SlotSetup> setups;  // before the rows
   std::vector<PlanRow> rows;
   std::vector<TokenId> tokens;
@@ -76,6 +77,7 @@ struct StepPlan {
   }
   // Empties the plan and keeps its memory.
   void Clear() {
+    wants_drafts = false;
     setups.clear();
     rows.clear();
     tokens.clear();
@@ -84,14 +86,45 @@ struct StepPlan {
   }
 };
 
+// The drafts that the rows of a plan verify, in plan order.
+struct StepDrafts {
+  std::vector<int32_t> end;  // by row: of its ids
+  std::vector<TokenId> ids;
+
+  std::span<const TokenId> Of(size_t row) const {
+    if (row >= end.size()) return {};
+    const size_t begin = row == 0 ? 0 : static_cast<size_t>(end[row - 1]);
+    return std::span(ids).subspan(begin, static_cast<size_t>(end[row]) - begin);
+  }
+};
+
+// Masks of one row: of its first sampled token, then after each of its drafts. A row samples at
+// most so many tokens in the step.
+struct RowMasks {
+  int32_t row = 0;
+  int32_t first = 0;
+  int32_t count = 0;  // at least one
+};
+
 // What a launched plan still needs from the step before it. Each part is waited for at its point
 // of use, so it may arrive while the step runs.
 struct LateInputs {
   // Rows of the plan whose sequence ended meanwhile: they run, but need no head and no sample.
   std::vector<int32_t> ended_rows;
+  // Rows whose tokens keep to a grammar, in plan order.
+  std::vector<RowMasks> masks;
+  // [masks, mask_words]: bit id % 64 of word id / 64 for each token that may be sampled. Unchanged
+  // until the plan was applied.
+  const uint64_t* mask_bits = nullptr;
+  size_t mask_words = 0;
 };
 
-enum class RowStatus : uint8_t { kOk, kNan, kBadId };
+enum class RowStatus : uint8_t {
+  kOk,
+  kNan,
+  kBadId,
+  kNoToken,  // every token is forbidden
+};
 
 struct EmittedToken {
   TokenId id = 0;

@@ -17,6 +17,9 @@ class StepRunner {
   // Never blocks: the plan is queued for the runner. It must stay alive and unchanged until it was
   // collected.
   virtual Ticket Launch(const StepPlan& plan) = 0;
+  // The drafts of the newest launched step, whose plan wants them; once. Blocks until those after
+  // the step before were made.
+  virtual const StepDrafts& DraftsOf(Ticket ticket) = 0;
   // Late inputs of a launched step; the runner waits for them where it uses them. Never blocks.
   virtual void Feed(Ticket ticket, const LateInputs& late) = 0;
   // Blocks until the step is done. The result is valid until the next Collect.

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/bounded_queue.h"
 #include "base/check.h"
 #include "engine/memory_plan.h"
 #include "engine/spec/model_drafter.h"
@@ -150,6 +151,7 @@ class FoldSink final : public OutputSink {
     for (TokenLogprob& logprob : delta.logprobs) to.logprobs.push_back(std::move(logprob));
     if (!delta.prompt_logprobs.empty()) to.prompt_logprobs = std::move(delta.prompt_logprobs);
     to.cached_tokens = delta.usage.cached_tokens;
+    to.finish = delta.finish;
     if (delta.finish == FinishReason::kError) to.error = delta.error;
     if (delta.last) ended.insert(delta.request);
   }
@@ -161,7 +163,10 @@ class FoldSink final : public OutputSink {
 class Rig {
  public:
   Rig(LoadedModel* model, const StressMode& mode, std::vector<std::vector<TokenId>> texts)
-      : metrics_(kMaxModelLen) {
+      : metrics_(kMaxModelLen),
+        grammars_(model->tokenizer.get(),
+                  {.vocab = model->model->info().vocab, .eos_ids = model->model->info().eos_ids},
+                  &clock_) {
     SchedulerConfig config;
     config.max_num_seqs = mode.slots;
     config.max_num_batched_tokens = 512;
@@ -211,8 +216,18 @@ class Rig {
     DI_CHECK(fits.ok(), "{}", fits.status().message());
     state->max_output = *fits;
     const RequestId id = state->id;
+    if (ask.sampling.grammar.has_value()) state->grammar = Compiled(*ask.sampling.grammar);
     loop_->Post({EngineMessage::Kind::kSubmit, std::move(state), 0});
     return id;
+  }
+
+  // Waits for it: the loop is idle when nothing is planned.
+  GrammarOrder Compiled(const GrammarSource& source) {
+    BoundedQueue<int> ready(1);
+    Result<GrammarOrder> order = grammars_.Order(source, [&ready] { ready.TryPush(1); });
+    DI_CHECK(order.ok(), "{}", order.status().message());
+    ready.Pop();
+    return *std::move(order);
   }
 
   // Until every request has ended.
@@ -242,6 +257,7 @@ class Rig {
  private:
   const RealClock clock_;
   EngineMetrics metrics_;
+  GrammarCompiler grammars_;
   SchedulerConfig config_;
   FoldSink sink_;
   std::unique_ptr<EngineLoop> loop_;

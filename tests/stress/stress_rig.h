@@ -27,6 +27,7 @@ struct Answer {
   std::vector<TokenLogprob> logprobs;
   std::vector<std::optional<TokenLogprob>> prompt_logprobs;
   int64_t cached_tokens = 0;
+  FinishReason finish = FinishReason::kNone;
   std::string error;
   // Of the whole run.
   int64_t verifications = 0;
