@@ -2,11 +2,15 @@
 
 #include "api/chat_prompt.h"
 #include "api/error.h"
+#include "api/output_grammar.h"
 
 namespace deepinfer {
 
 RequestBuilder::RequestBuilder(const LoadedModel* model, Json params, int max_logprobs)
-    : model_(model), params_(std::move(params)) {
+    : model_(model),
+      params_(std::move(params)),
+      style_(ProbeOutputStyle(model->tokenizer.get(), model->chat_template.get(),
+                              model->prompt_profile)) {
   const GenerationDefaults& g = model->generation;
   defaults_ = {.temperature = g.temperature,
                .top_p = g.top_p,
@@ -58,9 +62,14 @@ Result<Request> RequestBuilder::FromIds(std::vector<TokenId> ids, const Json& li
 Result<Request> RequestBuilder::FromMessages(const Json& messages, const Json& line_params) const {
   ChatPromptOptions options;
   options.profile = model_->prompt_profile;
-  DI_ASSIGN(std::vector<TokenId> ids,
-            EncodeChat(model_->chat_template.get(), model_->tokenizer.get(), messages, options));
-  return WithSampling(std::move(ids), line_params);
+  DI_ASSIGN(const RenderedPrompt prompt,
+            RenderChat(model_->chat_template.get(), model_->tokenizer.get(), messages, options));
+  DI_ASSIGN(std::vector<TokenId> ids, EncodeRendered(prompt, *model_->tokenizer, options));
+  DI_ASSIGN(Request request, WithSampling(std::move(ids), line_params));
+  // What a grammar says is said of the answer, after the reasoning.
+  DI_ASSIGN(const OutputPlan plan, PlanOutput(style_, prompt, {}));
+  DI_TRY(ConstrainOutput(plan, {}, &request.sampling.grammar));
+  return request;
 }
 
 Json ErrorField(const Status& status) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "api/output_plan.h"
 #include "api/sampling_json.h"
 #include "base/json.h"
 #include "deepinfer/request.h"
@@ -31,6 +32,7 @@ class RequestBuilder {
   const LoadedModel* model_;
   const Json params_;
   SamplingDefaults defaults_;
+  const OutputStyle style_;
 };
 
 // {"message", "type", "param", "code", "status"} of a failed request, for an output line.

@@ -43,6 +43,11 @@ void SamplingFlags::AddTo(CommandLine* line) {
   line->Add("--logit-bias", &logit_bias_, "JSON object: token id to bias");
   line->Add("--allowed-token-ids", &allowed_token_ids_, "JSON list: only these ids");
   line->Add("--bad-words", &bad_words_, "JSON list of texts never written");
+  line->Add("--json-schema,-j", &json_schema_, "JSON Schema that the answer keeps to");
+  line->AddSwitch("--json-object", &json_object_, "the answer is a JSON object");
+  line->Add("--regex", &regex_, "regular expression that the whole answer matches");
+  line->Add("--grammar", &grammar_, "GBNF or EBNF grammar of the answer");
+  line->Add("--choice", &choice_, "JSON list of texts, one of which is the answer");
   line->AddSwitch("--ignore-eos", &ignore_eos_, "go on after the end token");
   line->AddSwitch("--include-stop-str-in-output", &include_stop_str_in_output_,
                   "keep the stop text");
@@ -81,6 +86,15 @@ Result<Json> SamplingFlags::ToParams() const {
   DI_TRY(SetParsed(&out, "logit_bias", logit_bias_));
   DI_TRY(SetParsed(&out, "allowed_token_ids", allowed_token_ids_));
   DI_TRY(SetParsed(&out, "bad_words", bad_words_));
+  if (!json_schema_.empty()) out.Set("json_schema", Json::String(json_schema_));
+  if (json_object_) {
+    Json format = Json::Object();
+    format.Set("type", Json::String("json_object"));
+    out.Set("response_format", std::move(format));
+  }
+  if (!regex_.empty()) out.Set("guided_regex", Json::String(regex_));
+  if (!grammar_.empty()) out.Set("grammar", Json::String(grammar_));
+  DI_TRY(SetParsed(&out, "guided_choice", choice_));
   if (ignore_eos_) out.Set("ignore_eos", Json::Bool(true));
   if (include_stop_str_in_output_) out.Set("include_stop_str_in_output", Json::Bool(true));
   if (keep_special_tokens_) out.Set("skip_special_tokens", Json::Bool(false));

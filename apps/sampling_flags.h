@@ -27,6 +27,8 @@ class SamplingFlags {
   std::optional<int64_t> seed_, seq_seed_;
   std::vector<std::string> stop_;
   std::string stop_token_ids_, logit_bias_, allowed_token_ids_, bad_words_;
+  std::string json_schema_, regex_, grammar_, choice_;
+  bool json_object_ = false;
   bool ignore_eos_ = false;
   bool include_stop_str_in_output_ = false;
   bool keep_special_tokens_ = false;

@@ -41,14 +41,6 @@ constexpr std::string_view kCommonFields[] = {
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "grammar",
-    "json_schema",
     "use_beam_search",
     "best_of",
     "logits_processors",
@@ -62,19 +54,7 @@ Status Unsupported(std::string_view key, std::string_view instead) {
 }
 
 Status RefuseUnsupported(const Json& body) {
-  const Json* format = FindField(body, "response_format");
-  if (format != nullptr) {
-    const Json* type = format->Find("type");
-    if (type == nullptr || !type->is_string()) {
-      return WrongKind("response_format", "an object with a \"type\"");
-    }
-    if (type->string() != "text") {
-      return Unsupported("response_format", " with a type other than \"text\"");
-    }
-  }
-  for (const char* key :
-       {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-        "grammar", "json_schema", "logits_processors", "kv_transfer_params"}) {
+  for (const char* key : {"logits_processors", "kv_transfer_params"}) {
     const Json* value = FindField(body, key);
     if (value == nullptr) continue;
     const bool empty = (value->is_string() && value->string().empty()) ||

@@ -4,6 +4,7 @@
 #include "api/dialect.h"
 #include "api/error.h"
 #include "api/json_fields.h"
+#include "api/output_grammar.h"
 #include "base/format.h"
 
 namespace deepinfer {
@@ -149,6 +150,7 @@ Result<DialectCall> ParseChatCompletion(const Json& body, const DialectContext& 
   if (messages == nullptr) return Invalid("\"messages\" is required").WithParam("messages");
   DI_ASSIGN(ChatPromptOptions prompt, ReadPromptOptions(body, context));
   DI_ASSIGN(ChatPlan plan, PlanChat(*messages, std::move(prompt), tools, context));
+  DI_TRY(ConstrainOutput(plan.output, tools, &sampling.grammar));
   options.output = std::move(plan.output);
   bool include_reasoning = true;
   DI_TRY(ReadBool(body, "include_reasoning", &include_reasoning));

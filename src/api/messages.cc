@@ -3,8 +3,10 @@
 #include "api/call_options.h"
 #include "api/chat_plan.h"
 #include "api/error.h"
+#include "api/grammar_json.h"
 #include "api/json_fields.h"
 #include "api/messages_response.h"
+#include "api/output_grammar.h"
 #include "base/format.h"
 
 namespace deepinfer {
@@ -34,9 +36,6 @@ Status RefuseRest(const Json& body, const SamplingParams& sampling) {
                        (value->is_object() && value->members().empty());
     if (!empty) return Unsupported(key);
   }
-  if (FindField(body, "output_format") != nullptr) {
-    return NeedsGrammar("\"output_format\"", "output_format");
-  }
   if (sampling.n != 1) return Unsupported("n");
   if (sampling.max_tokens == 0) {
     return Invalid("\"max_tokens\" is 0, allowed is at least 1").WithParam("max_tokens");
@@ -47,6 +46,13 @@ Status RefuseRest(const Json& body, const SamplingParams& sampling) {
 Result<SamplingParams> ReadSampling(const Json& body, const DialectContext& context) {
   DI_ASSIGN(SamplingParams sampling, ParseSampling(body, context.defaults));
   DI_TRY(ReadTexts(body, "stop_sequences", kStopsMax, kStopBytesMax, &sampling.stop));
+  if (const Json* format = FindField(body, "output_format")) {
+    DI_TRY(AddFormat(*format, "output_format", &sampling.grammar));
+  }
+  const Json* config = FindField(body, "output_config");
+  if (config != nullptr && FindField(*config, "format") != nullptr) {
+    DI_TRY(AddFormat(*FindField(*config, "format"), "output_config.format", &sampling.grammar));
+  }
   DI_TRY(RefuseRest(body, sampling));
   return sampling;
 }
@@ -56,10 +62,13 @@ Status ReadChoice(const Json& body, ToolSet* out) {
   if (choice == nullptr) return {};
   const Json* type = choice->Find("type");
   const std::string name = type != nullptr && type->is_string() ? type->string() : "";
-  if (name == "any" || name == "tool") {
-    return NeedsGrammar(Format("a \"tool_choice\" of type {:?}", name), "tool_choice");
+  if (name == "any" && out->names.empty()) {
+    return Invalid("\"tool_choice\" wants any of the tools and there are none")
+        .WithParam("tool_choice");
   }
-  if (name != "auto" && name != "none") {
+  if (name == "any") out->choice = ToolSet::Choice::kRequired;
+  if (name == "tool") DI_TRY(RequireTool(choice->Find("name"), "tool_choice", out));
+  if (name != "auto" && name != "none" && name != "any" && name != "tool") {
     return WrongKind("tool_choice",
                      "an object with a \"type\" of \"auto\", \"any\", \"tool\" or \"none\"");
   }
@@ -107,16 +116,14 @@ Status ReadPromptOptions(const Json& body, ChatPromptOptions* options) {
   DI_TRY(ReadThinking(body, &thinking));
   if (const Json* config = FindField(body, "output_config")) {
     if (!config->is_object()) return WrongKind("output_config", "an object");
-    if (FindField(*config, "format") != nullptr) {
-      return NeedsGrammar("\"output_config.format\"", "output_config.format");
-    }
     DI_TRY(ReadEffort(*config, "effort", "output_config.effort", &thinking));
   }
   ApplyThinking(thinking, options);
   return {};
 }
 
-Result<ChatPlan> Plan(const Json& body, const DialectContext& context) {
+Result<ChatPlan> Plan(const Json& body, const DialectContext& context,
+                      std::optional<GrammarSource>* grammar) {
   DI_ASSIGN(const ToolSet tools, ReadTools(body));
   DI_ASSIGN(const Json messages, ChatMessagesOf(body));
   ChatPromptOptions options = DefaultPromptOptions(context);
@@ -126,7 +133,9 @@ Result<ChatPlan> Plan(const Json& body, const DialectContext& context) {
   if (last.Find("role")->string() == "assistant") {
     options.generation = ChatPromptOptions::Generation::kContinueFinalMessage;
   }
-  return PlanChat(messages, std::move(options), tools, context);
+  DI_ASSIGN(ChatPlan plan, PlanChat(messages, std::move(options), tools, context));
+  DI_TRY(ConstrainOutput(plan.output, tools, grammar));
+  return plan;
 }
 
 }  // namespace
@@ -134,8 +143,8 @@ Result<ChatPlan> Plan(const Json& body, const DialectContext& context) {
 Result<DialectCall> ParseMessages(const Json& body, const DialectContext& context) {
   MessagesResponseOptions options;
   DI_ASSIGN(options.call, ReadCallOptions(body, context, kFields));
-  DI_ASSIGN(const SamplingParams sampling, ReadSampling(body, context));
-  DI_ASSIGN(ChatPlan plan, Plan(body, context));
+  DI_ASSIGN(SamplingParams sampling, ReadSampling(body, context));
+  DI_ASSIGN(ChatPlan plan, Plan(body, context, &sampling.grammar));
   DialectCall call;
   call.mode = options.call.mode;
   call.errors = ErrorShape::kAnthropic;
@@ -152,7 +161,8 @@ Result<DialectCall> ParseMessages(const Json& body, const DialectContext& contex
 
 Result<Json> CountMessageTokens(const Json& body, const DialectContext& context) {
   DI_TRY(ReadCallOptions(body, context, kFields).status());
-  DI_ASSIGN(const ChatPlan plan, Plan(body, context));
+  std::optional<GrammarSource> grammar;
+  DI_ASSIGN(const ChatPlan plan, Plan(body, context, &grammar));
   Json answer = Json::Object();
   answer.Set("input_tokens", Json::Int(static_cast<int64_t>(plan.ids.size())));
   return answer;

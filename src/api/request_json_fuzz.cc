@@ -11,6 +11,7 @@
 #include "api/tokenize.h"
 #include "base/check.h"
 #include "base/json.h"
+#include "text/grammar/grammar.h"
 
 namespace deepinfer {
 namespace {
@@ -20,12 +21,32 @@ constexpr const char* kText =
     "hm</think>a<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>b"
     "<tool_call>{\"name\":\"g\",\"arguments\":{\"a";
 
+// As far as the engine takes a grammar: compiled or refused, then a mask of its beginning.
+void CheckGrammar(const GrammarSource& source) {
+  static const auto vocabulary = [] {
+    GrammarVocabulary::Options options;
+    options.stop_ids = {kEnd};
+    options.mask_cache_bytes_max = 1 << 20;
+    return *GrammarVocabulary::Create(*MakeTinyText().tokenizer, options);
+  }();
+  GrammarOptions options;
+  options.work_max = 20'000;
+  options.states_max = 2'000;
+  DI_CHECK(!source.param.empty());
+  const auto grammar = CompiledGrammar::Compile(source, options);
+  if (!grammar.ok()) return;
+  std::vector<uint64_t> mask(vocabulary->mask_words());
+  GrammarMatcher(*grammar, vocabulary, 0).FillMask(mask);
+}
+
 // Whatever a body asks for, the answer to it is JSON.
 void Answer(Result<DialectCall> call) {
   if (!call.ok()) {
     DI_CHECK(Json::Parse(ErrorBody(call.status()).Dump()).ok());
     return;
   }
+  if (call->requests[0].sampling.grammar.has_value())
+    CheckGrammar(*call->requests[0].sampling.grammar);
   std::string out;
   call->response->OnStart([] {});
   for (size_t prompt = 0; prompt < call->requests.size() && prompt < 4; ++prompt) {

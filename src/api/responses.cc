@@ -5,7 +5,9 @@
 #include "api/call_options.h"
 #include "api/chat_plan.h"
 #include "api/error.h"
+#include "api/grammar_json.h"
 #include "api/json_fields.h"
+#include "api/output_grammar.h"
 #include "api/responses_response.h"
 #include "base/format.h"
 
@@ -51,18 +53,40 @@ struct Tools {
   std::unordered_set<std::string> custom;
 };
 
+// The regular expression that the input of a custom tool must match; empty: any text.
+Result<std::string> ReadCustomFormat(const Json& tool, const std::string& param) {
+  const Json* format = FindField(tool, "format");
+  if (format == nullptr) return std::string();
+  const Json* type = format->Find("type");
+  if (type != nullptr && type->string() == "text") return std::string();
+  const Json* syntax = FindField(*format, "syntax");
+  const Json* definition = FindField(*format, "definition");
+  const bool regex = type != nullptr && type->string() == "grammar" && syntax != nullptr &&
+                     syntax->string() == "regex" && definition != nullptr &&
+                     definition->is_string() && !definition->string().empty();
+  if (regex) return definition->string();
+  return Invalid(
+             "a custom tool's \"format\" may be of type \"text\", or \"grammar\" with the "
+             "\"syntax\" \"regex\" and a \"definition\"")
+      .WithParam(param + ".format")
+      .WithReason(kUnsupportedParameter);
+}
+
 // A custom tool is a function of one text.
 Status AddCustom(const Json& tool, const std::string& param, Tools* out) {
-  if (const Json* format = FindField(tool, "format")) {
-    const Json* type = format->Find("type");
-    if (type == nullptr || type->string() != "text") {
-      return NeedsGrammar("a custom tool's \"format\" other than \"text\"", param + ".format");
-    }
-  }
-  const Result<Json> schema = Json::Parse(
+  Result<Json> schema = Json::Parse(
       R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"]})");
+  DI_ASSIGN(const std::string pattern, ReadCustomFormat(tool, param));
+  const Json strict = Json::Bool(!pattern.empty());
+  if (!pattern.empty()) {
+    Json input = Json::Object();
+    input.Set("type", Json::String("string"));
+    input.Set("pattern", Json::String("^(?:" + pattern + ")$"));
+    schema->Set("properties", Json::Object()).Set("input", std::move(input));
+    schema->Set("additionalProperties", Json::Bool(false));
+  }
   DI_TRY(
-      AddTool({tool.Find("name"), tool.Find("description"), &*schema, nullptr}, param, &out->set));
+      AddTool({tool.Find("name"), tool.Find("description"), &*schema, &strict}, param, &out->set));
   out->custom.insert(out->set.names.back());
   return {};
 }
@@ -115,16 +139,6 @@ Status RefuseRest(const Json& body) {
   }
   if (const Json* text = FindField(body, "text")) {
     if (!text->is_object()) return WrongKind("text", "an object");
-    if (const Json* format = FindField(*text, "format")) {
-      const Json* type = format->Find("type");
-      if (type == nullptr || !type->is_string()) {
-        return Invalid("\"text.format\" must be an object with a \"type\"")
-            .WithParam("text.format");
-      }
-      if (type->string() != "text") {
-        return NeedsGrammar("a \"text.format\" other than \"text\"", "text.format");
-      }
-    }
   }
   return {};
 }
@@ -132,6 +146,10 @@ Status RefuseRest(const Json& body) {
 Status ReadSampling(const Json& body, const DialectContext& context, SamplingParams* sampling) {
   DI_ASSIGN(*sampling, ParseSampling(body, context.defaults));
   if (sampling->n != 1) return Unsupported("n", " in this dialect");
+  const Json* text = FindField(body, "text");
+  if (text != nullptr && FindField(*text, "format") != nullptr) {
+    DI_TRY(AddFormat(*FindField(*text, "format"), "text.format", &sampling->grammar));
+  }
   std::optional<int64_t> tokens;
   DI_TRY(ReadInt(body, "max_output_tokens", 1, INT32_MAX, &tokens));
   if (tokens.has_value()) sampling->max_tokens = static_cast<int>(*tokens);
@@ -235,7 +253,9 @@ Json OrNull(const Json& body, std::string_view key) { return Or(body, key, Json(
 Json TextSettings(const Json& body) {
   const Json* given = FindField(body, "text");
   Json text = Json::Object();
-  text.Set("format", Json::Object()).Set("type", Json::String("text"));
+  Json plain = Json::Object();
+  plain.Set("type", Json::String("text"));
+  text.Set("format", given == nullptr ? std::move(plain) : Or(*given, "format", std::move(plain)));
   text.Set("verbosity", given == nullptr ? Json() : OrNull(*given, "verbosity"));
   return text;
 }
@@ -342,6 +362,7 @@ Result<DialectCall> ParseResponses(const Json& body, const DialectContext& conte
   options.id = ResponseId("resp", options.call.request_id, '_');
   DI_ASSIGN(Source source, ReadSource(body, context, options.id.substr(5)));
   DI_ASSIGN(ChatPlan plan, Plan(body, context, source, tools));
+  DI_TRY(ConstrainOutput(plan.output, tools.set, &sampling.grammar));
   bool store = context.responses != nullptr, background = false;
   DI_TRY(ReadBool(body, "store", &store));
   DI_TRY(ReadBool(body, "background", &background));

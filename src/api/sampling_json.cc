@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "api/error.h"
+#include "api/grammar_json.h"
 #include "api/json_fields.h"
 #include "base/format.h"
 
@@ -163,6 +164,7 @@ Result<SamplingParams> ParseSampling(const Json& body, const SamplingDefaults& d
   DI_TRY(ReadBool(body, "skip_special_tokens", &out.skip_special_tokens));
   DI_TRY(ReadBool(body, "spaces_between_special_tokens", &out.spaces_between_special_tokens));
   DI_TRY(ReadBool(body, "detokenize", &out.detokenize));
+  DI_ASSIGN(out.grammar, ReadGrammar(body));
   return out;
 }
 
@@ -185,7 +187,7 @@ bool IsSamplingField(std::string_view key) {
   for (std::string_view field : kFields) {
     if (field == key) return true;
   }
-  return false;
+  return IsGrammarField(key);
 }
 
 namespace {

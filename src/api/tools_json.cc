@@ -79,31 +79,79 @@ Status ReadFunctions(const Json& list, ToolSet* out) {
 
 }  // namespace
 
-Status NeedsGrammar(std::string_view what, std::string param) {
-  return Invalid(Format("{} needs the grammar engine to be kept, which this server does not have",
-                        what))
-      .WithParam(std::move(param))
-      .WithReason(kUnsupportedParameter);
+Status RequireTool(const Json* name, const char* param, ToolSet* out) {
+  if (name == nullptr || !name->is_string()) {
+    return Invalid(Format("\"{}\" names no tool: give its \"name\"", param)).WithParam(param);
+  }
+  const std::string& text = name->string();
+  if (std::find(out->names.begin(), out->names.end(), text) == out->names.end()) {
+    return Invalid(Format("\"{}\" names {:?}, which is none of the tools", param,
+                          text.substr(0, 2 * kNameMax)))
+        .WithParam(param);
+  }
+  out->choice = ToolSet::Choice::kRequired;
+  if (std::find(out->allowed.begin(), out->allowed.end(), text) == out->allowed.end()) {
+    out->allowed.push_back(text);
+  }
+  return {};
 }
+
+namespace {
+
+// {"type": "allowed_tools", "mode", "tools"}, in chat inside a member of that name.
+Status ReadAllowed(const Json& choice, const char* key, ToolSet* out) {
+  const Json* nested = FindField(choice, "allowed_tools");
+  const Json& allowed = nested == nullptr ? choice : *nested;
+  const Json* tools = FindField(allowed, "tools");
+  if (tools == nullptr || tools->items().empty() || tools->items().size() > kToolsMax) {
+    return WrongKind(key, Format("with 1 to {} \"tools\" that are allowed", kToolsMax));
+  }
+  for (const Json& tool : tools->items()) {
+    const Json* function = FindField(tool, "function");
+    DI_TRY(RequireTool((function == nullptr ? tool : *function).Find("name"), key, out));
+  }
+  const Json* mode = FindField(allowed, "mode");
+  if (mode == nullptr || mode->string() == "auto") {
+    out->choice = ToolSet::Choice::kAuto;
+  } else if (mode->string() != "required") {
+    return WrongKind(key, "with a \"mode\" of \"auto\" or \"required\"");
+  }
+  return {};
+}
+
+}  // namespace
 
 Status ReadToolChoice(const Json& body, const char* key, ToolSet* out) {
   const Json* choice = FindField(body, key);
   if (choice == nullptr) return {};
-  if (!choice->is_string() && !choice->is_object()) {
+  if (choice->is_object()) {
+    const Json* type = FindField(*choice, "type");
+    if (type != nullptr && type->string() == "allowed_tools") {
+      return ReadAllowed(*choice, key, out);
+    }
+    const Json* function = FindField(*choice, "function");
+    DI_TRY(RequireTool((function == nullptr ? *choice : *function).Find("name"), key, out));
+    return {};
+  }
+  if (!choice->is_string()) {
     return WrongKind(key, "\"auto\", \"none\", \"required\" or an object that names a tool");
   }
-  if (choice->is_string() && choice->string() == "auto") return {};
-  if (choice->is_string() && choice->string() == "none") {
+  if (choice->string() == "auto") return {};
+  if (choice->string() == "none") {
     out->choice = ToolSet::Choice::kNone;
     return {};
   }
-  if (choice->is_string() && choice->string() != "required") {
+  if (choice->string() != "required") {
     return Invalid(Format("\"{}\" is {:?}; allowed are \"auto\", \"none\", \"required\" and an "
                           "object that names a tool",
                           key, choice->string().substr(0, 64)))
         .WithParam(key);
   }
-  return NeedsGrammar(Format("\"{}\" other than \"none\" and \"auto\"", key), key);
+  if (out->names.empty()) {
+    return Invalid(Format("\"{}\" is \"required\" and there are no tools", key)).WithParam(key);
+  }
+  out->choice = ToolSet::Choice::kRequired;
+  return {};
 }
 
 Status AddTool(const ToolFields& fields, const std::string& param, ToolSet* out) {
@@ -132,7 +180,7 @@ Status AddTool(const ToolFields& fields, const std::string& param, ToolSet* out)
     if (!strict->is_bool()) {
       return Invalid("\"strict\" must be true or false").WithParam(param + ".strict");
     }
-    if (*strict->AsBool()) return NeedsGrammar("\"strict\": true", param + ".strict");
+    if (*strict->AsBool()) out->strict.push_back(fields.name->string());
   }
   if (!out->tools.is_array()) out->tools = Json::Array();
   Json& tool = out->tools.Push(Json::Object());

@@ -1,5 +1,5 @@
-// The tools of a request and the choice among them, in the form that prompts are made from. What
-// only a grammar could keep (a required call, strict arguments) is refused here. Pure functions.
+// The tools of a request and the choice among them, in the form that prompts are made from. What of
+// it a grammar keeps (a required call, strict arguments) is in output_grammar.h. Pure functions.
 #pragma once
 
 #include <string>
@@ -14,11 +14,17 @@ namespace deepinfer {
 struct ToolSet {
   Json tools;  // null, or a list of {"type": "function", "function": {...}}
   std::vector<std::string> names;
-  enum class Choice { kAuto, kNone } choice = Choice::kAuto;
-  int calls_max = 0;  // of one answer; 0: no limit
+  std::vector<std::string> strict;  // of them, those whose arguments keep to their schema
+  enum class Choice { kAuto, kNone, kRequired } choice = Choice::kAuto;
+  std::vector<std::string> allowed;  // of names, those that may be called; empty: all
+  int calls_max = 0;                 // of one answer; 0: no limit
 
   // Whether the model is told of tools and its calls are read.
-  bool active() const { return !names.empty() && choice == Choice::kAuto; }
+  bool active() const { return !names.empty() && choice != Choice::kNone; }
+  // Whether the answer must be held to what the tools say.
+  bool constrains() const {
+    return active() && (choice == Choice::kRequired || !strict.empty() || !allowed.empty());
+  }
 };
 
 // What a dialect says of one function. `param` names the tool in errors. nullptr: not given.
@@ -35,11 +41,11 @@ Status AddTool(const ToolFields& fields, const std::string& param, ToolSet* out)
 // tools, functions, tool_choice, function_call and parallel_tool_calls of a chat request.
 Result<ToolSet> ReadChatTools(const Json& body);
 
-// `key` of `body` where it is "auto" or "none"; anything else is refused.
+// `key` of `body`: "auto", "none", "required", or an object that names one tool or some of them.
+// After the tools.
 Status ReadToolChoice(const Json& body, const char* key, ToolSet* out);
-
-// The refusal of `param`, which this server could only keep with a grammar.
-Status NeedsGrammar(std::string_view what, std::string param);
+// One tool of `out` must be called.
+Status RequireTool(const Json* name, const char* param, ToolSet* out);
 
 // "call_<the id's end>_<n>", unlike for every call of a response.
 std::string CallId(std::string_view prefix, std::string_view response_id, int choice, int call);

@@ -14,7 +14,14 @@ Status StatusOf(const OutputDelta& delta) {
   if (delta.finish == FinishReason::kCancelled) {
     return {StatusCode::kCancelled, "the request was cancelled"};
   }
-  return {static_cast<StatusCode>(delta.error_code), delta.error};
+  return Status(static_cast<StatusCode>(delta.error_code), delta.error)
+      .WithParam(delta.error_param);
+}
+
+// Says that the request runs and nothing else.
+bool IsEmpty(const OutputDelta& delta) {
+  return delta.token_ids.empty() && delta.text.empty() && delta.finish == FinishReason::kNone &&
+         delta.prompt_logprobs.empty() && !delta.last;
 }
 
 HttpStreamStart EventStream(ErrorShape shape, const std::string& request_id) {
@@ -44,6 +51,7 @@ void InferenceCall::Start() {
   }
   size_t submitted = 0;
   for (Request& request : dialect_.requests) {
+    awaits_grammar_ |= request.sampling.grammar.has_value();
     Result<RequestId> id = context_.engine->Submit(std::move(request), &sinks_[submitted]);
     if (!id.ok()) {
       refusal_ = id.status();
@@ -69,9 +77,7 @@ void InferenceCall::Start() {
     writer_->Send(std::move(response));
   } else {
     phase_ = Phase::kRunning;
-    if (dialect_.mode == DialectCall::Mode::kStream) {
-      writer_->StartStream(EventStream(dialect_.errors, writer_->request_id()));
-    }
+    if (!awaits_grammar_) OpenStream();
   }
   // What the engine said meanwhile; also counts down prompts that are over already.
   std::vector<std::pair<int, OutputDelta>> early = std::move(early_);
@@ -97,6 +103,12 @@ void InferenceCall::OnDelta(int prompt, OutputDelta delta) {
 }
 
 // Under the lock.
+void InferenceCall::OpenStream() {
+  if (dialect_.mode != DialectCall::Mode::kStream) return;
+  writer_->StartStream(EventStream(dialect_.errors, writer_->request_id()));
+}
+
+// Under the lock.
 void InferenceCall::Apply(int prompt, OutputDelta delta) {
   const bool last = delta.last;
   const bool broken =
@@ -107,6 +119,8 @@ void InferenceCall::Apply(int prompt, OutputDelta delta) {
     Fail(StatusOf(delta));
     return;
   }
+  if (std::exchange(awaits_grammar_, false)) OpenStream();
+  if (IsEmpty(delta)) return;
   std::string frames;
   dialect_.response->OnDelta(prompt, std::move(delta), &frames);
   // A refused write means that the client is gone; OnClientLeft follows and cancels.
@@ -123,12 +137,13 @@ void InferenceCall::Fail(const Status& status) {
   std::string text;
   dialect_.response->Fail(status, &text);
   HttpResponse response = ErrorResponse(status, dialect_.errors, writer_->request_id());
-  if (dialect_.mode == DialectCall::Mode::kStream) {
+  if (dialect_.mode == DialectCall::Mode::kStream && !awaits_grammar_) {
     context_.counters->AddResponse(client_left_ ? 499 : response.status);
     writer_->Write(text);
     writer_->Finish();
   } else {
-    if (!text.empty()) response = {200, "application/json", {}, std::move(text)};
+    if (!awaits_grammar_ && !text.empty())
+      response = {200, "application/json", {}, std::move(text)};
     context_.counters->AddResponse(client_left_ ? 499 : response.status);
     writer_->Send(std::move(response));
   }

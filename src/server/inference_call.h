@@ -49,6 +49,7 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
 
   void OnDelta(int prompt, OutputDelta delta);
   void Apply(int prompt, OutputDelta delta);
+  void OpenStream();
   void Fail(const Status& status);
   void Complete();
   void OnClientLeft();
@@ -65,6 +66,9 @@ class InferenceCall : public std::enable_shared_from_this<InferenceCall> {
   Status refusal_;
   std::mutex mutex_;
   Phase phase_ = Phase::kSubmitting;
+  // Until the engine has said that the grammar of the request can be kept: a refusal is an error of
+  // its own, also for a stream, which is not opened before.
+  bool awaits_grammar_ = false;
   bool client_left_ = false;
   bool cancelled_ = false;
   size_t open_ = 0;  // prompts without a last delta

@@ -4,6 +4,7 @@ usage: dialects_test.py [unittest arguments]; DEEPINFER_BINARY names the binary.
 Packages that are not installed (openai, anthropic) are skipped and counted.
 """
 import asyncio
+import json
 import os
 import unittest
 
@@ -20,7 +21,14 @@ except ImportError:
 
 MODEL = os.path.join(ROOT, 'checkpoints/tiny-v41')
 TURN = [{'role': 'user', 'content': 'Say hello.'}]
+FLAG = {'type': 'object', 'properties': {'ok': {'type': 'boolean'}}, 'required': ['ok'],
+        'additionalProperties': False}
+NO_THINKING = {'thinking': {'type': 'disabled'}}
 SCHEMA = {'type': 'object', 'properties': {'city': {'type': 'string'}}, 'required': ['city']}
+
+
+def format_of(schema):
+    return {'type': 'json_schema', 'json_schema': {'name': 'answer', 'schema': schema}}
 
 
 class DialectTest(unittest.TestCase):
@@ -115,14 +123,36 @@ class OpenAiTest(DialectTest):
             self.assertIn(self.client.responses.retrieve(queued.id).status,
                           ('completed', 'incomplete'))
 
+    def test_formats(self):
+        chat = self.client.chat.completions.create(model='tiny', messages=TURN, max_tokens=200,
+                                                   response_format=format_of(FLAG),
+                                                   extra_body=NO_THINKING)
+        self.assertEqual(chat.choices[0].finish_reason, 'stop')
+        self.assertIn(json.loads(chat.choices[0].message.content)['ok'], (True, False))
+        response = self.client.responses.create(
+            model='tiny', input='Say hello.', max_output_tokens=200, reasoning={'effort': 'none'},
+            text={'format': {'type': 'json_schema', 'name': 'flag', 'schema': FLAG}})
+        self.assertIn(json.loads(response.output_text)['ok'], (True, False))
+
+    def test_required_call(self):
+        tools = [{'type': 'function',
+                  'function': {'name': 'set', 'parameters': FLAG, 'strict': True}}]
+        chat = self.client.chat.completions.create(
+            model='tiny', messages=TURN, max_tokens=200, tools=tools, tool_choice='required',
+            parallel_tool_calls=False, extra_body=NO_THINKING)
+        call = chat.choices[0].message.tool_calls[0].function
+        self.assertEqual(call.name, 'set')
+        self.assertIn(json.loads(call.arguments)['ok'], (True, False))
+
     def test_errors(self):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(model='tiny', messages=TURN, temperature=9)
         self.assertEqual(caught.exception.param, 'temperature')
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.client.chat.completions.create(model='tiny', messages=TURN, tools=self.TOOLS,
-                                                tool_choice='required')
-        self.assertEqual(caught.exception.code, 'unsupported_parameter')
+            self.client.chat.completions.create(
+                model='tiny', messages=TURN, stream=True,
+                response_format=format_of({'type': 'array', 'uniqueItems': True}))
+        self.assertEqual(caught.exception.param, 'response_format.json_schema.schema')
         with self.assertRaises(openai.NotFoundError):
             self.client.responses.create(model='none', input='x')
 
@@ -144,6 +174,14 @@ class AnthropicTest(DialectTest):
                                                     tools=self.TOOLS)
         usage = message.usage
         self.assertEqual(counted.input_tokens, usage.input_tokens + usage.cache_read_input_tokens)
+
+    def test_required_call(self):
+        message = self.client.messages.create(
+            model='tiny', max_tokens=200, messages=TURN, thinking={'type': 'disabled'},
+            tool_choice={'type': 'any', 'disable_parallel_tool_use': True},
+            tools=[{'name': 'set', 'input_schema': FLAG}])
+        self.assertEqual(message.stop_reason, 'tool_use')
+        self.assertIn(message.content[-1].input['ok'], (True, False))
 
     def test_stream(self):
         with self.client.messages.stream(model='tiny', max_tokens=12, messages=TURN) as stream:
