@@ -1,7 +1,7 @@
 # di_precompile(TARGET...): their sources see cmake/precompiled.h without parsing it again; with
 # di_precompile_tests also GoogleTest. Two headers are compiled for the whole tree. Sources include
-# what they use all the same: `make PRESET=debug` builds without.
-option(DI_PRECOMPILE "Parse common headers once" ON)
+# what they use all the same: every other preset builds without.
+option(DI_PRECOMPILE "Parse common headers once" OFF)  # the presets cpu and fuzz turn it on
 add_library(di_precompiled STATIC EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/cmake/empty.cc)
 add_library(di_precompiled_tests STATIC EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/cmake/empty.cc)
 target_link_libraries(di_precompiled_tests PRIVATE GTest::gtest)
