@@ -104,7 +104,8 @@ struct RouterSpec {
   float normalize_eps = 0.0F;  // added to the sum that normalize_top_k divides by
   float scale = 1.0F;          // multiplies the weights
   // The choice is a function of the token instead; ids within the range of the router.
-  const int32_t* token_experts = nullptr;  // [vocab, top_k], host memory
+  const int32_t* token_experts = nullptr;  // [token_count, top_k], host memory
+  int32_t token_count = 0;
   const int32_t* token = nullptr;          // [rows]
 };
 

@@ -227,6 +227,10 @@ class SparseOps {
   // rows[table] [tokens, (ngram - 1) * heads]; writes the state of the step's tokens.
   virtual void NgramRows(const StepInput& step, const NgramSpec& spec,
                          std::span<int64_t* const> rows) = 0;
+  // Rows of a table that stays in its file: starts fetching those of `ids` [count]; later the same
+  // ids to out [count, table.cols()].
+  virtual void PrefetchRows(RowTable* table, const int64_t* ids, int64_t count) = 0;
+  virtual void GatherRows(RowTable* table, const int64_t* ids, int64_t count, float* out) = 0;
   virtual void NgramGate(const NgramGateArgs& args) = 0;
 
   // The tokens at or after suffix_begin as a step of their own, and their index in `step`: rows

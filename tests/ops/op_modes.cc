@@ -1,13 +1,19 @@
 #include "tests/ops/op_modes.h"
 
+#include <cmath>
 #include <utility>
 
+#include "base/env.h"
 #include "base/format.h"
 
 namespace deepinfer {
 namespace {
 
-std::vector<OpMode> ModesOf(std::initializer_list<const char*> isas) {
+constexpr char kCuda[] = "cuda";
+
+// BACKEND=cuda: the device in place of the instruction sets of this processor.
+std::vector<OpMode> ModesOf(std::vector<const char*> isas) {
+  if (GetEnv("BACKEND") == kCuda) isas.assign(1, kCuda);
   std::vector<OpMode> modes;
   for (const char* isa : isas) {
     modes.push_back({isa, ComputeDtype::kAuto});
@@ -18,10 +24,39 @@ std::vector<OpMode> ModesOf(std::initializer_list<const char*> isas) {
 
 }  // namespace
 
+BackendOptions OptionsOf(const OpMode& mode, int threads) {
+  const bool cuda = std::string_view(mode.isa) == kCuda;
+  return {.device = cuda ? kCuda : "cpu",
+          .threads = threads,
+          .dtype = mode.dtype,
+          .cpu_isa = cuda ? "" : mode.isa};
+}
+
 std::unique_ptr<Backend> MakeBackend(const OpMode& mode, int threads) {
-  Result<std::unique_ptr<Backend>> backend = CreateBackend(
-      {.device = "cpu", .threads = threads, .dtype = mode.dtype, .cpu_isa = mode.isa});
+  Result<std::unique_ptr<Backend>> backend = CreateBackend(OptionsOf(mode, threads));
   return backend.ok() ? std::move(backend).value() : nullptr;
+}
+
+testing::AssertionResult Close(std::span<const float> got, std::span<const double> want,
+                               double tolerance) {
+  if (got.size() != want.size()) {
+    return testing::AssertionFailure() << got.size() << " values, expected " << want.size();
+  }
+  double worst = 0.0, square = 0.0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double off = std::fabs(double{got[i]} - want[i]);
+    if (!(off <= worst)) worst = off;  // NaN too
+    square += want[i] * want[i];
+  }
+  const double size =
+      std::max(1e-30, std::sqrt(square / static_cast<double>(std::max<size_t>(1, want.size()))));
+  if (worst <= tolerance * size) return testing::AssertionSuccess();
+  size_t bad = 0;
+  while (std::fabs(double{got[bad]} - want[bad]) <= tolerance * size) ++bad;
+  return testing::AssertionFailure() << Format(
+             "off by {} of the root mean square, {} allowed; first at {} of {}: got {}, "
+             "expected {}",
+             worst / size, tolerance, bad, got.size(), got[bad], want[bad]);
 }
 
 std::vector<OpMode> AllModes() { return ModesOf({"scalar", "avx2", "avx512", "amx"}); }

@@ -22,8 +22,14 @@ struct OpMode {
   ComputeDtype dtype;
 };
 
-// nullptr: this machine lacks the instruction set.
+BackendOptions OptionsOf(const OpMode& mode, int threads);
+// nullptr: this machine lacks the instruction set, or the device.
 std::unique_ptr<Backend> MakeBackend(const OpMode& mode, int threads);
+
+// The largest difference is within `tolerance` of the root mean square of `want`; says where it is
+// not.
+testing::AssertionResult Close(std::span<const float> got, std::span<const double> want,
+                               double tolerance);
 
 // All, and those of operators that have no matrix-tile variant of their own.
 std::vector<OpMode> AllModes();
@@ -48,6 +54,8 @@ class OpModeTest : public testing::TestWithParam<OpMode> {
  protected:
   void SetUp() override;
   static bool Scalar() { return std::string_view(GetParam().isa) == "scalar"; }
+  // Stages that a device computes with rounded inputs.
+  static bool Rounded() { return std::string_view(GetParam().isa) == "cuda" && !Float32(); }
   static bool Float32() { return GetParam().dtype == ComputeDtype::kFloat32; }
 };
 

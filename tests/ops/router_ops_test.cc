@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "base/format.h"
 #include "tests/harness/memory_tensors.h"
+#include "tests/ops/op_modes.h"
 
 namespace deepinfer {
 namespace {
@@ -154,7 +155,7 @@ std::vector<double> Expected(const Router& router, const Numbers& n, int row) {
   return out;
 }
 
-class RouterOps : public testing::TestWithParam<const char*> {
+class RouterOps : public testing::TestWithParam<OpMode> {
  protected:
   std::unique_ptr<Weight> Bind(const std::vector<float>& values, std::vector<int64_t> shape,
                                WeightRole role) {
@@ -167,10 +168,9 @@ class RouterOps : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(RouterOps, IsTheDefinition) {
-  Result<std::unique_ptr<Backend>> backend = CreateBackend(
-      {.device = "cpu", .threads = 2, .dtype = ComputeDtype::kFloat32, .cpu_isa = GetParam()});
-  if (!backend.ok()) GTEST_SKIP() << "this machine lacks " << GetParam();
-  backend_ = std::move(backend).value();
+  if (GetParam().dtype != ComputeDtype::kFloat32) GTEST_SKIP() << "float32 alone";
+  backend_ = MakeBackend(GetParam(), 2);
+  if (backend_ == nullptr) GTEST_SKIP() << "this machine lacks " << GetParam().isa;
   const Numbers n;
   const auto router = Bind(n.router, {kExperts, kHidden}, WeightRole::kLinear);
   const auto gate = Bind(n.gate, {kExperts, kInter, kHidden}, WeightRole::kExperts);
@@ -200,6 +200,7 @@ TEST_P(RouterOps, IsTheDefinition) {
                                .group_top_k = of.group_top_k,
                                .scale = of.scale,
                                .token_experts = of.by_token ? n.token_experts.data() : nullptr,
+                               .token_count = kVocab,
                                .token = n.token.data()},
                    .gate_limit = of.gate_limit});
     for (int row = 0; row < kRows; ++row) {
@@ -212,10 +213,7 @@ TEST_P(RouterOps, IsTheDefinition) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, RouterOps, testing::Values("scalar", "avx2", "avx512", "amx"),
-                         [](const testing::TestParamInfo<const char*>& param) {
-                           return std::string(param.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(Modes, RouterOps, testing::ValuesIn(AllModes()), ModeName);
 
 }  // namespace
 }  // namespace deepinfer

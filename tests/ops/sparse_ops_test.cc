@@ -51,18 +51,6 @@ class Vectors {
   std::vector<std::unique_ptr<Weight>> weights_;
 };
 
-// Largest difference over the root mean square of `want`.
-double Distance(const Floats& got, const Doubles& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double worst = 0.0, square = 0.0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double off = std::fabs(double{got[i]} - want[i]);
-    if (!(off <= worst)) worst = off;  // NaN too
-    square += want[i] * want[i];
-  }
-  return worst / std::max(1e-30, std::sqrt(square / static_cast<double>(want.size())));
-}
-
 bool Same(const Floats& a, const Floats& b) {
   return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -201,12 +189,12 @@ TEST_P(SparseOpsTest, StreamsAreTheDefinition) {
     const Streams in(shape);
     const Mixed got = RunStreams(backend.get(), in);
     const MixedDoubles want = DefineStreams(in);
-    EXPECT_LE(Distance(got.pre, want.pre), 1e-5) << shape.hidden;
-    EXPECT_LE(Distance(got.post, want.post), 1e-5) << shape.hidden;
-    EXPECT_LE(Distance(got.comb, want.comb), 1e-5) << shape.hidden;
-    EXPECT_LE(Distance(got.collapsed, want.collapsed), 1e-5) << shape.hidden;
-    EXPECT_LE(Distance(got.expanded, want.expanded), 1e-5) << shape.hidden;
-    EXPECT_LE(Distance(got.mean, want.mean), 1e-5) << shape.hidden;
+    EXPECT_TRUE(Close(got.pre, want.pre, 1e-5)) << shape.hidden;
+    EXPECT_TRUE(Close(got.post, want.post, 1e-5)) << shape.hidden;
+    EXPECT_TRUE(Close(got.comb, want.comb, 1e-5)) << shape.hidden;
+    EXPECT_TRUE(Close(got.collapsed, want.collapsed, 1e-5)) << shape.hidden;
+    EXPECT_TRUE(Close(got.expanded, want.expanded, 1e-5)) << shape.hidden;
+    EXPECT_TRUE(Close(got.mean, want.mean, 1e-5)) << shape.hidden;
   }
 }
 
@@ -298,7 +286,7 @@ TEST_P(SparseOpsTest, NgramGateIsTheDefinition) {
   for (const StreamShape& shape : {StreamShape{4, 4, 5120}, StreamShape{7, 3, 21}}) {
     const GateCase in = MakeGate(shape);
     const Floats all = RunGate(two.get(), in, 0, shape.rows);
-    EXPECT_LE(Distance(all, DefineGate(in)), 1e-5) << shape.hidden;
+    EXPECT_TRUE(Close(all, DefineGate(in), 1e-5)) << shape.hidden;
     EXPECT_TRUE(Same(all, RunGate(one.get(), in, 0, shape.rows))) << shape.hidden;
     const Floats alone = RunGate(two.get(), in, 3, 1);
     const auto width = static_cast<int64_t>(alone.size());
@@ -383,7 +371,7 @@ TEST_P(SparseOpsTest, GroupedOutputIsTheDefinition) {
         memcmp(last.data(), all.data() + (all.size() - last.size()), last.size() * sizeof(float)),
         0);
     const double tolerance = Float32() ? 1e-5 : 3e-2;
-    EXPECT_LE(Distance(all, DefineGrouped(shape, weights, x)), tolerance) << shape.cols;
+    EXPECT_TRUE(Close(all, DefineGrouped(shape, weights, x), tolerance)) << shape.cols;
   }
 }
 
@@ -497,12 +485,9 @@ Doubles DefineExperts(const ExpertWeights& weights, std::vector<int>* chosen) {
 class ExpertRun {
  public:
   ExpertRun(const OpMode& mode, const ExpertWeights& weights, int threads) : weights_(weights) {
-    backend_ = std::move(CreateBackend({.device = "cpu",
-                                        .threads = threads,
-                                        .dtype = mode.dtype,
-                                        .weight_cache_bytes = int64_t{1} << 30,
-                                        .cpu_isa = mode.isa}))
-                   .value();
+    BackendOptions options = OptionsOf(mode, threads);
+    options.weight_cache_bytes = int64_t{1} << 30;
+    backend_ = std::move(CreateBackend(options)).value();
     MemoryTensors tensors;
     const TensorView& view =
         tensors.Add("router", DType::kF32, {kExperts, weights.hidden}, weights.router);
@@ -544,7 +529,7 @@ class ExpertRun {
 void ExpectExperts(const OpMode& mode, const ExpertWeights& weights, const Doubles& want) {
   ExpertRun run(mode, weights, 2);
   const Floats all = run.Rows(0, weights.rows);
-  EXPECT_LE(Distance(all, want), mode.dtype == ComputeDtype::kFloat32 ? 2e-5 : 5e-2);
+  EXPECT_TRUE(Close(all, want, mode.dtype == ComputeDtype::kFloat32 ? 2e-5 : 5e-2));
   const Floats last = run.Rows(weights.rows - 1, 1);
   EXPECT_EQ(
       memcmp(last.data(), all.data() + (all.size() - last.size()), last.size() * sizeof(float)), 0);

@@ -70,6 +70,12 @@ class CpuSparseOps final : public SparseOps {
                  std::span<int64_t* const> rows) override {
     ngram_.Rows(step, spec, rows);
   }
+  void PrefetchRows(RowTable* table, const int64_t* ids, int64_t count) override {
+    table->Prefetch({ids, static_cast<size_t>(count)});
+  }
+  void GatherRows(RowTable* table, const int64_t* ids, int64_t count, float* out) override {
+    table->Gather(ids, count, out);
+  }
   void NgramGate(const NgramGateArgs& args) override { ngram_.Gate(args); }
   Suffix TakeSuffix(const StepInput& step) override;
   void Gather(const float* from, const int32_t* index, int rows, int64_t cols, float* to) override {

@@ -395,6 +395,7 @@ void DeepseekV4Model::RunExperts(const StepInput& step, const LayerRef& ref) {
                      .scale = config_.routed_scale};
   if (ref.kind.hashed) {
     routing.token_experts = layer.token_experts.data();
+    routing.token_count = config_.vocab;
     routing.token = step.token;
   }
   backend_->Moe({.input = hidden_input_,

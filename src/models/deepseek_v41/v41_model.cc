@@ -225,8 +225,8 @@ const float* V41Model::Forward(const StepInput& step) {
                      .tables = tables},
                     rows);
     for (size_t i = 0; i < rows.size(); ++i) {
-      weights_.layers[static_cast<size_t>(c.ngram.tables[i].layer)].table->Prefetch(
-          {rows[i], static_cast<size_t>(tokens) * static_cast<size_t>(c.ngram.columns())});
+      ops_->PrefetchRows(weights_.layers[static_cast<size_t>(c.ngram.tables[i].layer)].table.get(),
+                         rows[i], int64_t{tokens} * c.ngram.columns());
     }
   }
   backend_->Embed(*weights_.embedding, step.token, tokens, embedded_.data());
@@ -275,8 +275,8 @@ StepInput V41Model::CutToSuffix(const StepInput& suffix, const int32_t* index) {
 void V41Model::RunNgram(const StepInput& step, size_t table) {
   const int tokens = step.shape.num_tokens;
   const V41Layer& layer = weights_.layers[static_cast<size_t>(config_.ngram.tables[table].layer)];
-  layer.table->Gather(table_rows_[table].data(), int64_t{tokens} * config_.ngram.columns(),
-                      table_values_.data());
+  ops_->GatherRows(layer.table.get(), table_rows_[table].data(),
+                   int64_t{tokens} * config_.ngram.columns(), table_values_.data());
   backend_->NormQuantize(table_values_.data(), nullptr, tokens, nullptr, 0.0F, table_input_);
   const Weight* weights[] = {layer.table_kv.get()};
   float* outputs[] = {table_kv_.data()};

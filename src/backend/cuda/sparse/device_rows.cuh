@@ -261,9 +261,6 @@ __device__ inline void HadamardRow(int count, float* x) {
   __syncthreads();
 }
 
-// As StoredRounding (backend/compressed_ops.h).
-enum Rounding : int { kNoRounding, kRoundFp8Blocks64, kRoundHadamardFp4 };
-
 __device__ inline void RoundRow(int rounding, int count, int tail, float* x) {
   if (rounding == kRoundFp8Blocks64) RoundFp8Blocks64(count - tail, x);
   if (rounding == kRoundHadamardFp4) {

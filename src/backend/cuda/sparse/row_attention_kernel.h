@@ -28,7 +28,7 @@ struct RowAttentionAt {
   float scale;
   const float* sink;  // [heads] or nullptr
   RopeAt unrotate;    // half > 0: the tail of the output is rotated back
-  bool float32;       // plain elements
+  bool float32;       // float32 arithmetic, and plain elements of that type
 
   StateAt ring;
   const std::byte* fresh;  // [tokens, row bytes] of the step
@@ -49,6 +49,7 @@ struct RowAttentionAt {
   float* partial;
 };
 
+constexpr int kRowElementsMost = 1024;
 constexpr int kRowSplit = 256;  // rows
 inline int RowSplits(int rows_max) { return (rows_max + kRowSplit - 1) / kRowSplit; }
 // Floats of scratch for `tokens` tokens.
@@ -57,5 +58,10 @@ inline int64_t RowAttentionScratch(int tokens, int heads, int value_dim, int row
 }
 // Tokens [first, first + tokens) of the step; scratch for `tokens` of them.
 void AttendRows(const RowAttentionAt& at, int first, int tokens, cudaStream_t stream);
+
+// The same on tensor cores, for rows that they hold exactly: queries and weights are rounded to
+// bf16 or f16. Needs no scratch. `tokens` changes the launch, not the result.
+bool CanAttendByMma(const RowAttentionAt& at);
+void AttendByMma(const RowAttentionAt& at, int first, int tokens, cudaStream_t stream);
 
 }  // namespace deepinfer::cuda

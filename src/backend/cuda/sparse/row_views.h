@@ -83,4 +83,7 @@ struct RopeAt {
   float inv_freq[kRopeHalfMax];
 };
 
+// As StoredRounding (backend/compressed_ops.h).
+enum Rounding : int { kNoRounding, kRoundFp8Blocks64, kRoundHadamardFp4 };
+
 }  // namespace deepinfer::cuda

@@ -230,11 +230,12 @@ __global__ void LatentKernel(const __grid_constant__ LatentRowsAt at) {
   for (int i = static_cast<int>(threadIdx.x); i < at.heads * half; i += kThreads) {
     float* head = q + int64_t{i / half} * head_dim;
     const int pair = i % half;
-    if (at.halves) {
-      Rotate(cos_sin[pair], head + pair, head + half + pair);
-    } else {
-      Rotate(cos_sin[pair], head + 2 * pair, head + 2 * pair + 1);
-    }
+    const int a = at.halves ? pair : 2 * pair;
+    const int b = at.halves ? half + pair : 2 * pair + 1;
+    Rotate(cos_sin[pair], head + a, head + b);
+    float* to = at.rotated + (int64_t{t} * at.heads + i / half) * (at.latent + 2 * half);
+    to[a] = head[a];
+    to[b] = head[b];
   }
   const int count = at.latent + 2 * half;
   float* kv = at.kv + int64_t{t} * count;

@@ -102,9 +102,10 @@ struct LatentRowsAt {
   StepAt step;
   HistoryAt rows;
   RopeAt rope;
-  bool halves;  // pairs (i, i + half), else (2i, 2i + 1)
-  float* q;     // [tokens, heads, nope + rope]; the last part rotated in place
-  float* kv;    // [tokens, latent + rope]; normed and rotated in place
+  bool halves;     // pairs (i, i + half), else (2i, 2i + 1)
+  float* q;        // [tokens, heads, nope + rope]; the last part rotated in place
+  float* rotated;  // the same part again, in rows of latent + rope
+  float* kv;       // [tokens, latent + rope]; normed and rotated in place
   const float* norm;
   int heads;
   int nope_dim;
