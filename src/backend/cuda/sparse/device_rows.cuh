@@ -170,6 +170,21 @@ __device__ inline float MainElement(const std::byte* row, int count, int i) {
   return E2M1Value(code & 15U) * E4M3Value(ByteAt(row + count / 2 + i / 16));
 }
 
+// Words of state rows, which stand wherever the groups before them end.
+__device__ inline uint32_t WordAt(const std::byte* row, int i) {
+  const auto* at = reinterpret_cast<const uint8_t*>(row) + int64_t{4} * i;
+  if (reinterpret_cast<uintptr_t>(at) % 4 == 0) return *reinterpret_cast<const uint32_t*>(at);
+  return at[0] | at[1] << 8 | at[2] << 16 | static_cast<uint32_t>(at[3]) << 24;
+}
+__device__ inline void StoreWord(uint32_t word, int i, std::byte* row) {
+  auto* at = reinterpret_cast<uint8_t*>(row) + int64_t{4} * i;
+  if (reinterpret_cast<uintptr_t>(at) % 4 == 0) {
+    *reinterpret_cast<uint32_t*>(at) = word;
+    return;
+  }
+  for (int b = 0; b < 4; ++b) at[b] = static_cast<uint8_t>(word >> (8 * b));
+}
+
 // ---- elements of plain rows: float32, or f16 that saturates
 
 __device__ inline void StoreElement(float x, int i, bool float32, std::byte* row) {

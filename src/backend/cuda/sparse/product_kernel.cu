@@ -15,6 +15,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTileRows = 16;
+constexpr int kAhead = 2;  // chunks of a row that are loaded before they are needed
 
 __device__ uint32_t Times(uint32_t pair, uint32_t factor) {
   uint32_t out;
@@ -156,10 +157,32 @@ __device__ void Store(const ProductAt& at, int entry, int row, float y, float up
   }
 }
 
+// A chunk of the matrices' rows by the same columns of the inputs, `count` of which are real.
+template <StoredType kType, int kMatrices, int kTiles>
+__device__ void MultiplyChunk(const uint32_t (&a)[kMatrices][2][Chunk<kType>::kColumns / 2],
+                              const uint4* const (&input)[kTiles], int chunk, int count,
+                              float (&sum)[kMatrices][kTiles][4]) {
+  constexpr int kPairs = Chunk<kType>::kColumns / 2;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    if (8 * n >= count) break;
+#pragma unroll
+    for (int p = 0; p < kPairs; p += 4) {  // 16 bytes of input, two steps of 16 columns
+      const uint4 b = __ldg(input[n] + chunk * (Chunk<kType>::kColumns / 2) + p / 4);
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+        const uint32_t low[4] = {a[m][0][p], a[m][1][p], a[m][0][p + 1], a[m][1][p + 1]};
+        Multiply(low, b.x, b.y, sum[m][n]);
+        const uint32_t high[4] = {a[m][0][p + 2], a[m][1][p + 2], a[m][0][p + 3], a[m][1][p + 3]};
+        Multiply(high, b.z, b.w, sum[m][n]);
+      }
+    }
+  }
+}
+
 template <StoredType kType, int kMatrices, int kTiles>  // of eight inputs
 __global__ void __launch_bounds__(kThreads) ProductKernel(const __grid_constant__ ProductAt at) {
   using At = Chunk<kType>;
-  constexpr int kPairs = At::kColumns / 2;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int tile = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int expert = static_cast<int>(blockIdx.y);
@@ -182,41 +205,34 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(const __grid_constant_
                                                 row * padded + lane % 4 * At::kColumns);
     }
     float sum[kMatrices][kTiles][4] = {};
-    uint4 next[kMatrices][2];
+    uint4 ahead[kAhead][kMatrices][2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      next[0][i] = rows.Load(i, 0);
-      if (kMatrices == 2) next[kMatrices - 1][i] = pair.Load(i, 0);
-    }
-#pragma unroll 2
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      uint32_t a[kMatrices][2][kPairs];
+    for (int c = 0; c < kAhead; ++c) {
 #pragma unroll
-      for (int m = 0; m < kMatrices; ++m) {
-        const Rows<kType>& own = m == 0 ? rows : pair;
-        const StoredMatrix& matrix = m == 0 ? at.matrix : at.pair;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const uint4 raw = next[m][i];
-          if (chunk + 1 < chunks) next[m][i] = own.Load(i, chunk + 1);
-          At::Decode(raw, own.ScaleOf(i, chunk, matrix.scale_cols), a[m][i]);
-        }
+      for (int i = 0; i < 2; ++i) {
+        if (c >= chunks) break;
+        ahead[c][0][i] = rows.Load(i, c);
+        if (kMatrices == 2) ahead[c][kMatrices - 1][i] = pair.Load(i, c);
       }
+    }
+    for (int base = 0; base < chunks; base += kAhead) {
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        if (first + 8 * n >= end) break;
+      for (int c = 0; c < kAhead; ++c) {
+        const int chunk = base + c;
+        if (chunk >= chunks) break;
+        uint32_t a[kMatrices][2][At::kColumns / 2];
 #pragma unroll
-        for (int p = 0; p < kPairs; p += 4) {  // 16 bytes of input, two steps of 16 columns
-          const uint4 b = __ldg(input[n] + chunk * (At::kColumns / 2) + p / 4);
+        for (int m = 0; m < kMatrices; ++m) {
+          const Rows<kType>& own = m == 0 ? rows : pair;
+          const StoredMatrix& matrix = m == 0 ? at.matrix : at.pair;
 #pragma unroll
-          for (int m = 0; m < kMatrices; ++m) {
-            const uint32_t low[4] = {a[m][0][p], a[m][1][p], a[m][0][p + 1], a[m][1][p + 1]};
-            Multiply(low, b.x, b.y, sum[m][n]);
-            const uint32_t high[4] = {a[m][0][p + 2], a[m][1][p + 2], a[m][0][p + 3],
-                                      a[m][1][p + 3]};
-            Multiply(high, b.z, b.w, sum[m][n]);
+          for (int i = 0; i < 2; ++i) {
+            const uint4 raw = ahead[c][m][i];
+            if (chunk + kAhead < chunks) ahead[c][m][i] = own.Load(i, chunk + kAhead);
+            At::Decode(raw, own.ScaleOf(i, chunk, matrix.scale_cols), a[m][i]);
           }
         }
+        MultiplyChunk<kType, kMatrices, kTiles>(a, input, chunk, end - first, sum);
       }
     }
 #pragma unroll
@@ -386,6 +402,7 @@ void LaunchFor(const ProductAt& at, cudaStream_t stream) {
   const int even = (at.rows + at.groups - 1) / at.groups;
   const int rows = at.begin == nullptr ? even : 2 * even;
   if (rows <= 8) return Launch<kType, kMatrices, 1>(at, stream);
+  if (rows <= 16) return Launch<kType, kMatrices, 2>(at, stream);
   Launch<kType, kMatrices, 4>(at, stream);
 }
 

@@ -120,17 +120,30 @@ __device__ void DecodeFp4(const std::byte* codes, uint32_t scale_code, uint32_t 
   }
 }
 
+// Where this lane's row of a tile is: lane i holds that of row i * 8 + warp. Found well before the
+// rows are fetched, since tables and selections must be read for it.
+__device__ const std::byte* FindRow(const RowAttentionAt& at, const RowList& list, int first,
+                                    int count) {
+  const int r = static_cast<int>(threadIdx.x) % 32 * kWarps + static_cast<int>(threadIdx.x) / 32;
+  bool fp4;
+  return r < count ? RowOf(at, list, first + r, &fp4) : nullptr;
+}
+
 // A warp to a row: its bytes on their way to shared memory.
-__device__ void FetchRows(const RowAttentionAt& at, const RowList& list, int first, int count,
-                          std::byte* to, int stride_bytes) {
+__device__ void FetchRows(const RowAttentionAt& at, const RowList& list, const std::byte* found,
+                          int first, int count, std::byte* to, int stride_bytes) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool plain = at.kind == kListPlain || at.kind == kListHistory;
-  for (int r = static_cast<int>(threadIdx.x) / 32; r < count; r += kWarps) {
-    bool fp4;
-    const std::byte* from = RowOf(at, list, first + r, &fp4);
-    const int bytes = plain
-                          ? at.row_dim * 2
-                          : (fp4 ? at.row_dim / 2 + at.row_dim / 16 : at.row_dim + at.row_dim / 32);
+#pragma unroll
+  for (int i = 0; i < kTile / kWarps; ++i) {
+    const int r = i * kWarps + warp;
+    const auto address = __shfl_sync(kWholeWarp, reinterpret_cast<uintptr_t>(found), i);
+    if (r >= count) continue;
+    const auto* from = reinterpret_cast<const std::byte*>(address);
+    const int bytes = plain ? at.row_dim * 2
+                            : (first + r >= list.first_part ? at.row_dim / 2 + at.row_dim / 16
+                                                            : at.row_dim + at.row_dim / 32);
     for (int b = lane * 16; b < bytes; b += 32 * 16) CopyLater(to + r * stride_bytes + b, from + b);
   }
   CommitCopies();
@@ -350,7 +363,10 @@ __global__ void __launch_bounds__(kThreads)
   sums.group_sum = sums.group_max + kWarps * kHeads;
   std::byte* fetched = kHalf ? memory + l.tile : memory + l.raw;
   const int fetched_stride = kHalf ? l.stride * 2 : l.raw_stride;
-  if (list.count > 0) FetchRows(at, list, 0, min(kTile, list.count), fetched, fetched_stride);
+  const std::byte* found = FindRow(at, list, 0, min(kTile, list.count));
+  if (list.count > 0) {
+    FetchRows(at, list, found, 0, min(kTile, list.count), fetched, fetched_stride);
+  }
   LoadQueries<kHalf, kHeads>(at, t, head, l.stride, reinterpret_cast<uint32_t*>(q));
   if (threadIdx.x < kHeads) {
     sums.max[0][threadIdx.x] = kNoMax;
@@ -361,6 +377,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int first = 0; first < list.count; first += kTile, turn ^= 1) {
     const int count = min(kTile, list.count - first);
     const int next = min(kTile, list.count - first - kTile);
+    found = FindRow(at, list, first + kTile, next);
     AwaitCopies();
     __syncthreads();
     if constexpr (!kHalf) {
@@ -372,7 +389,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
     if (!kHalf && next > 0) {
-      FetchRows(at, list, first + kTile, next, fetched, fetched_stride);
+      FetchRows(at, list, found, first + kTile, next, fetched, fetched_stride);
     }
     Score<kHalf, kM>(q, tile, at, l.stride, count, turn, weight, sums);
     __syncthreads();
@@ -386,7 +403,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
     if (kHalf && next > 0) {
-      FetchRows(at, list, first + kTile, next, fetched, fetched_stride);
+      FetchRows(at, list, found, first + kTile, next, fetched, fetched_stride);
     }
   }
   StoreOutput<kM>(at, list, t, head, turn, sums, acc);

@@ -126,8 +126,11 @@ __global__ void GatherPairsKernel(StepAt step, const int32_t* source, StateAt ri
   if (step.Dead(t)) return FillRow(0.0F, cols, to);
   const int from = source != nullptr ? source[t] : -1;
   if (from >= 0) return CopyRow(x + from * cols, cols, to);
-  CopyRow(reinterpret_cast<const float*>(ring.At(step.slot[step.token_row[t]], step.position[t])),
-          cols, to);
+  const std::byte* stored = ring.At(step.slot[step.token_row[t]], step.position[t]);
+  const int64_t first = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+  for (int64_t i = first; i < cols; i += int64_t{gridDim.y} * blockDim.x) {
+    to[i] = __uint_as_float(WordAt(stored, static_cast<int>(i)));
+  }
 }
 
 // ---- n-grams
@@ -158,7 +161,7 @@ __device__ void LookBack(const NgramAt& at, int t, int32_t* ids) {
             at.lead_token == nullptr ? -1 : at.lead_token[row * kLeadMost + lead - 1];
         id = given != -1
                  ? Compressed(at, given)
-                 : *reinterpret_cast<const int32_t*>(at.state.At(at.step.slot[row], position));
+                 : static_cast<int32_t>(WordAt(at.state.At(at.step.slot[row], position), 0));
       }
     }
     blocked = blocked || id == kDeadId;
@@ -191,8 +194,8 @@ __global__ void NgramKernel(const __grid_constant__ NgramAt at) {
 __global__ void NgramStateKernel(const __grid_constant__ NgramAt at) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < at.step.num_tokens && at.step.Survives(i, at.state.positions)) {
-    *reinterpret_cast<int32_t*>(
-        at.state.At(at.step.slot[at.step.token_row[i]], at.step.position[i])) = IdOf(at, i);
+    StoreWord(static_cast<uint32_t>(IdOf(at, i)), 0,
+              at.state.At(at.step.slot[at.step.token_row[i]], at.step.position[i]));
   }
   if (i >= at.step.num_rows || at.lead_token == nullptr) return;
   const int first = at.step.query_start[i];
@@ -202,8 +205,8 @@ __global__ void NgramStateKernel(const __grid_constant__ NgramAt at) {
   for (int s = 0; s < kLeadMost && s < at.step.position[first]; ++s) {
     const int32_t given = at.lead_token[i * kLeadMost + s];
     if (given == -1 || s + 1 + live > at.state.positions) continue;
-    *reinterpret_cast<int32_t*>(at.state.At(at.step.slot[i], at.step.position[first] - 1 - s)) =
-        Compressed(at, given);
+    StoreWord(static_cast<uint32_t>(Compressed(at, given)), 0,
+              at.state.At(at.step.slot[i], at.step.position[first] - 1 - s));
   }
 }
 

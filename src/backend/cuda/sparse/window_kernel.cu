@@ -100,17 +100,17 @@ __global__ void CompressKernel(CompressAt at) {
   }
   const float* g1 = at.gate + int64_t{t} * at.dim;
   const int owner = at.step.token_row[t];
-  const float* k0 = k1 - at.dim;
-  const float* g0 = g1 - at.dim;
-  if (t == at.step.query_start[owner]) {  // the first of its step: the other waits in the tail
-    k0 = reinterpret_cast<const float*>(at.tail.At(at.step.slot[owner], at.step.position[t] - 1));
-    g0 = k0 + at.dim;
-  }
+  // The first of its step: the other waits in the tail.
+  const bool waits = t == at.step.query_start[owner];
+  const std::byte* tail =
+      waits ? at.tail.At(at.step.slot[owner], at.step.position[t] - 1) : nullptr;
   for (int i = static_cast<int>(threadIdx.x); i < at.dim; i += kThreads) {
-    const float max = g0[i] > g1[i] ? g0[i] : g1[i];
-    const float a = expf(g0[i] - max);
+    const float k0 = waits ? __uint_as_float(WordAt(tail, i)) : k1[i - at.dim];
+    const float g0 = waits ? __uint_as_float(WordAt(tail, at.dim + i)) : g1[i - at.dim];
+    const float max = g0 > g1[i] ? g0 : g1[i];
+    const float a = expf(g0 - max);
     const float b = expf(g1[i] - max);
-    row[i] = a / (a + b) * k0[i] + b / (a + b) * k1[i];
+    row[i] = a / (a + b) * k0 + b / (a + b) * k1[i];
   }
   __syncthreads();
   NormRow(row, at.norm, at.dim, at.norm_eps, latent);
@@ -119,11 +119,10 @@ __global__ void CompressKernel(CompressAt at) {
 __global__ void StoreTailKernel(CompressAt at) {
   const int t = static_cast<int>(blockIdx.x);
   if (!at.step.Survives(t, at.tail.positions) || Completes(at.step, t, at.ratio)) return;
-  auto* to =
-      reinterpret_cast<float*>(at.tail.At(at.step.slot[at.step.token_row[t]], at.step.position[t]));
+  std::byte* to = at.tail.At(at.step.slot[at.step.token_row[t]], at.step.position[t]);
   for (int i = static_cast<int>(threadIdx.x); i < at.dim; i += kThreads) {
-    to[i] = at.k[int64_t{t} * at.dim + i];
-    to[at.dim + i] = at.gate[int64_t{t} * at.dim + i];
+    StoreWord(__float_as_uint(at.k[int64_t{t} * at.dim + i]), i, to);
+    StoreWord(__float_as_uint(at.gate[int64_t{t} * at.dim + i]), at.dim + i, to);
   }
 }
 
@@ -157,9 +156,9 @@ __device__ void SlotOf(const CompressorAt& at, int owner, int start, int first, 
     *kv = at.kv[i];
     *gate = at.gate[i];
   } else {
-    const auto* stored = reinterpret_cast<const float*>(at.ring.At(at.step.slot[owner], position));
-    *kv = stored[channel];
-    *gate = stored[at.width + channel];
+    const std::byte* stored = at.ring.At(at.step.slot[owner], position);
+    *kv = __uint_as_float(WordAt(stored, channel));
+    *gate = __uint_as_float(WordAt(stored, at.width + channel));
   }
 }
 
