@@ -95,6 +95,7 @@ struct EngineLimits {
   int64_t num_kv_blocks = 0;
   int64_t kv_cache_bytes = 0;  // reserved; touched only when used
   int max_logprobs = 0;
+  int embedding_size = 0;  // values of an embedding; 0: the model gives none
   TokenId image_id = -1;  // stands for images: not allowed in a prompt without them; -1: none
 };
 

@@ -31,6 +31,14 @@ struct GrammarSource {
   bool operator==(const GrammarSource&) const = default;
 };
 
+// A bound on thinking that is kept: after `tokens` output tokens between the marks `end` follows,
+// whatever the model says.
+struct ThinkingBudget {
+  int tokens = 0;
+  TokenId begin = -1;        // the first such output token begins it; -1: the prompt has begun it
+  std::vector<TokenId> end;  // at least one
+};
+
 // Names, meanings and defaults of vLLM's SamplingParams. Validated by ValidateSampling
 // (src/engine/sampling_check.h) against the model before a request is queued.
 struct SamplingParams {
@@ -61,6 +69,7 @@ struct SamplingParams {
   std::vector<std::string> bad_words_text;              // tokenised at admission into bad_words
   // The sample ends where this is complete and at no other place, but for max_tokens and stops.
   std::optional<GrammarSource> grammar;
+  std::optional<ThinkingBudget> thinking;
 };
 
 struct Request {
@@ -70,6 +79,7 @@ struct Request {
   int priority = 0;                  // lower runs earlier, as in vLLM
   std::string cache_salt;            // requests share prefix blocks only under an equal salt
   bool skip_prefix_cache = false;
+  bool embed = false;  // the prompt's embedding comes with the first token
   std::optional<int64_t> deadline_us;  // monotonic; past it the request ends as kDeadline
 };
 
@@ -102,6 +112,7 @@ struct OutputDelta {
   std::optional<TokenId> stop_token;                 // the stop id that ended it
   bool last = false;                                 // no further delta of any sample will follow
   Usage usage;                                       // totals of this sample so far
+  std::vector<float> embedding;                      // with `embed`: the state after the last norm
   std::string error;                                 // with kError
   int error_code = 0;                                // StatusCode, with kError
   std::string error_param;                           // what of the request is at fault, or empty

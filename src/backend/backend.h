@@ -200,6 +200,12 @@ class Backend {
   // (nullptr: as they are).
   virtual void NormQuantize(const float* x, const int32_t* row_index, int rows, const Weight* norm,
                             float eps, Activation* out) = 0;
+  // out [cols] in host memory: row x[row] of [*, cols], RMS-normed by `norm`. False: this device
+  // has no such operator, and then it has none for any arguments; cols 0 asks for just that.
+  virtual bool NormRow(const float* /*x*/, int /*row*/, int64_t /*cols*/, const Weight& /*norm*/,
+                       float /*eps*/, float* /*out*/) {
+    return false;
+  }
   virtual void Linear(const LinearArgs& args) = 0;
   // Norms and rotates q and k in place, writes k and v to the cache at each token's position.
   // q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]. Dead tokens are skipped.

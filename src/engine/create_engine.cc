@@ -62,6 +62,7 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* 
                   .num_kv_blocks = plan.num_blocks,
                   .kv_cache_bytes = plan.kv_bytes,
                   .max_logprobs = config.max_logprobs,
+                  .embedding_size = model->embedding_size(),
                   .image_id = info.image_id};
   parts.scheduler = SchedulerConfigOf(config, parts.limits, info.eos_ids);
   parts.scheduler.draft_tokens_max = drafts.draft_tokens_max;

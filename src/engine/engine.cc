@@ -183,6 +183,9 @@ Result<RequestId> Engine::Submit(Request request, OutputSink* sink) {
     DI_TRY(ValidateSampling(&request.sampling,
                             {.vocab = impl.limits.vocab, .max_logprobs = impl.limits.max_logprobs},
                             impl.tokenizer));
+    if (request.embed && impl.limits.embedding_size == 0) {
+      return Invalid("this model gives no embeddings").WithParam("embed");
+    }
     DI_ASSIGN(const int max_output, Scheduler::CheckFits(impl.scheduler_config, request));
     DI_TRY(impl.Reserve(static_cast<int64_t>(request.prompt.size())));
     auto state = std::make_unique<RequestState>();

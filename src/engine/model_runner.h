@@ -89,6 +89,7 @@ class ModelRunner final : public StepRunner {
     TokenId target = -1;   // >= 0: log-probability of this prompt token; else sample
     TokenLogprob logprob;  // of the target
     SampledToken sampled;
+    std::vector<float> embedding;
   };
   // Head rows that one thread handles in order: one of a prompt, or a sampled row with its drafts.
   struct HeadGroup {
@@ -126,6 +127,7 @@ class ModelRunner final : public StepRunner {
   void ListHeadRows(const StepPlan& plan, const LateInputs& late, const StepResult& result);
   void ListPromptRows(const PlanRow& row, int plan_row, int32_t first, int32_t last);
   void AddMasks(const LateInputs& late);
+  void EmbedRow(const StepPlan& plan, const float* hidden, HeadRow* head);
   void AddHeadRow(int hidden, int plan_row, int position, TokenId target);
   void RunHead(const StepPlan& plan, const float* hidden);
   void RunHeadGroup(const StepPlan& plan, HeadGroup* group, HeadRow* rows, float* logits);

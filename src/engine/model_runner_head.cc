@@ -95,6 +95,7 @@ void ModelRunner::RunHead(const StepPlan& plan, const float* hidden) {
     }
     for (int i = 0; i < count; ++i) row_index_[i] = rows[i].hidden;
     model_->Head(hidden, row_index_, count, logits);
+    for (int i = 0; i < count; ++i) EmbedRow(plan, hidden, &rows[i]);
     Context context{this, &plan, groups, rows, logits};
     backend_->ParallelRows(
         num_groups,
@@ -106,6 +107,13 @@ void ModelRunner::RunHead(const StepPlan& plan, const float* hidden) {
         },
         &context);
   }
+}
+
+void ModelRunner::EmbedRow(const StepPlan& plan, const float* hidden, HeadRow* head) {
+  const PlanRow& row = plan.rows[static_cast<size_t>(head->plan_row)];
+  if (head->target >= 0 || !rows_[static_cast<size_t>(row.slot)].request->embed) return;
+  head->embedding.resize(static_cast<size_t>(model_->embedding_size()));
+  model_->Embed(hidden, head->hidden, head->embedding.data());
 }
 
 // On any compute thread; touches its own row alone.
@@ -172,10 +180,11 @@ void ModelRunner::FinishSampled(const PlanRow& row, const HeadGroup& group, RowR
   out->emitted_begin = static_cast<int>(result->emitted.size());
   out->num_emitted = group.emitted;
   for (int i = 0; i < group.emitted; ++i) {
-    SampledToken& sampled = head_rows_[static_cast<size_t>(group.begin + i)].sampled;
+    HeadRow& head = head_rows_[static_cast<size_t>(group.begin + i)];
+    SampledToken& sampled = head.sampled;
     state.last_token = sampled.id;
     if (drafter_ != nullptr && drafter_->NeedsHistory()) state.history.push_back(sampled.id);
-    result->emitted.push_back({sampled.id, std::move(sampled.logprob)});
+    result->emitted.push_back({sampled.id, std::move(sampled.logprob), std::move(head.embedding)});
   }
   if (row.num_known == 0) state.length += group.emitted;
   state.drafts.count = 0;

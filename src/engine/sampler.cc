@@ -144,7 +144,9 @@ RowSampler::RowSampler(const SamplingParams& params, int sample_index, uint64_t 
       logit_bias_(params.logit_bias),
       allowed_(params.allowed_token_ids),
       never_(never.begin(), never.end()),
-      bad_words_(params.bad_words) {
+      bad_words_(params.bad_words),
+      thinking_(params.thinking) {
+  if (thinking_.has_value() && thinking_->begin < 0) thinking_begin_ = 0;
   std::sort(allowed_.begin(), allowed_.end());
   allowed_.erase(std::unique(allowed_.begin(), allowed_.end()), allowed_.end());
   if (min_tokens_ > 0) {
@@ -164,7 +166,25 @@ RowSampler::RowSampler(const SamplingParams& params, int sample_index, uint64_t 
 void RowSampler::Observe(TokenId id) {
   ++num_output_;
   if (presence_ != 0.0F || frequency_ != 0.0F || repetition_ != 1.0F) ++counts_[id].output;
-  if (!bad_words_.empty()) output_.push_back(id);
+  if (!bad_words_.empty() || thinking_.has_value()) output_.push_back(id);
+  if (!thinking_.has_value()) return;
+  const std::vector<TokenId>& end = thinking_->end;
+  if (thinking_begin_ < 0) {
+    if (id == thinking_->begin) thinking_begin_ = num_output_;
+  } else if (thinking_end_ < 0 && num_output_ - thinking_begin_ >= static_cast<int>(end.size()) &&
+             std::equal(end.rbegin(), end.rend(), output_.rbegin())) {
+    thinking_end_ = num_output_;
+  }
+}
+
+TokenId RowSampler::Forced(const uint64_t* mask) const {
+  if (thinking_begin_ < 0 || thinking_end_ >= 0) return -1;
+  const int over = num_output_ - thinking_begin_ - thinking_->tokens;
+  if (over < 0) return -1;
+  // As long as the mark is not there, what lies over the bound is its beginning.
+  const TokenId id = thinking_->end[static_cast<size_t>(over) % thinking_->end.size()];
+  // A grammar that has no place for the mark is stronger.
+  return mask == nullptr || (mask[id / 64] >> (id % 64) & 1) != 0 ? id : -1;
 }
 
 void RowSampler::Forget(TokenId id) {
@@ -173,7 +193,11 @@ void RowSampler::Forget(TokenId id) {
     --it->second.output;
     if (it->second.output == 0 && it->second.prompt == 0) counts_.erase(it);
   }
-  if (!bad_words_.empty()) output_.pop_back();
+  if (!output_.empty()) output_.pop_back();
+  if (thinking_end_ > num_output_) thinking_end_ = -1;
+  if (thinking_.has_value() && thinking_->begin >= 0 && thinking_begin_ > num_output_) {
+    thinking_begin_ = -1;
+  }
 }
 
 void RowSampler::Edit(float* logits, TokenId id, float value) {
@@ -379,13 +403,20 @@ SampledToken RowSampler::Sample(float* logits, int64_t position, const uint64_t*
   SampledToken out;
   out.status = Prepare(logits, mask);
   if (out.status != RowStatus::kOk) return out;
-  out.id = Pick(logits, position, key_);
+  const TokenId forced = Forced(mask);
+  out.id = forced >= 0 ? forced : Pick(logits, position, key_);
   FillLogprob(logits, &out);
   return out;
 }
 
 TokenId RowSampler::Propose(float* logits, int64_t position) {
-  const TokenId id = Prepare(logits, nullptr) == RowStatus::kOk ? Pick(logits, position, key_) : 0;
+  const TokenId forced = Forced(nullptr);
+  TokenId id = 0;
+  if (forced >= 0) {
+    id = forced;
+  } else if (Prepare(logits, nullptr) == RowStatus::kOk) {
+    id = Pick(logits, position, key_);
+  }
   Observe(id);
   return id;
 }
@@ -421,7 +452,7 @@ double RowSampler::ProbabilityOf(const float* logits, TokenId id) {
 
 SampledToken RowSampler::SampleOrReject(float* logits, int64_t position, TokenId draft,
                                         const uint64_t* mask) {
-  if (temperature_ == 0.0F) return Sample(logits, position, mask);
+  if (temperature_ == 0.0F || Forced(mask) >= 0) return Sample(logits, position, mask);
   SampledToken out;
   out.status = Prepare(logits, mask);
   if (out.status != RowStatus::kOk) return out;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -65,6 +66,8 @@ class RowSampler {
     TokenId id = 0;
   };
 
+  // What the thinking budget leaves no choice about within `mask`, or -1.
+  TokenId Forced(const uint64_t* mask) const;
   void Edit(float* logits, TokenId id, float value);
   void ApplyMask(float* logits, const uint64_t* mask) const;
   bool OnlyEnds(const uint64_t* mask) const;
@@ -98,8 +101,11 @@ class RowSampler {
   std::vector<TokenId> masked_early_;  // EOS and stop ids, below min_tokens
   std::vector<std::vector<TokenId>> bad_words_;
   std::unordered_map<TokenId, Counts> counts_;  // only with penalties
-  std::vector<TokenId> output_;                 // only with bad words
+  std::vector<TokenId> output_;                 // only with bad words or a thinking budget
   int num_output_ = 0;
+  const std::optional<ThinkingBudget> thinking_;
+  int thinking_begin_ = -1;  // output tokens before thinking; -1: it has not begun
+  int thinking_end_ = -1;    // output tokens up to its end; -1: it goes on
   std::vector<std::pair<TokenId, float>> undo_;
   std::vector<Candidate> candidates_;
 };

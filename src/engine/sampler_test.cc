@@ -46,6 +46,52 @@ TokenId PlainGumbel(const std::vector<float>& logits, float temperature, uint64_
   return best;
 }
 
+// Samples with the sampler's own history; `likely` wins wherever it may.
+std::vector<TokenId> SampleAlong(RowSampler* sampler, std::span<const TokenId> likely) {
+  std::vector<TokenId> out;
+  for (const TokenId id : likely) {
+    std::vector<float> logits(kVocab, 0.0F);
+    logits[static_cast<size_t>(id)] = 50.0F;
+    const SampledToken token = sampler->Sample(logits.data(), static_cast<int64_t>(out.size()));
+    EXPECT_EQ(token.status, RowStatus::kOk);
+    sampler->Observe(token.id);
+    out.push_back(token.id);
+  }
+  return out;
+}
+
+TEST(RowSampler, KeepsTheThinkingBudget) {
+  SamplingParams params;
+  params.temperature = 0.0F;
+  params.thinking = ThinkingBudget{.tokens = 3, .begin = -1, .end = {8, 9}};
+  using Ids = std::vector<TokenId>;
+  const auto run = [&](const Ids& likely, const Ids& emitted) {
+    RowSampler sampler(params, 0, 7, kVocab, {}, {}, emitted);
+    return SampleAlong(&sampler, likely);
+  };
+  EXPECT_EQ(run({1, 1, 1, 1, 1, 1, 1}, {}), (Ids{1, 1, 1, 8, 9, 1, 1}));
+  // It ends by itself: in time, and with the mark across the bound.
+  EXPECT_EQ(run({1, 8, 9, 1, 1, 1}, {}), (Ids{1, 8, 9, 1, 1, 1}));
+  EXPECT_EQ(run({1, 1, 8, 9, 1, 1}, {}), (Ids{1, 1, 8, 8, 9, 1}));
+  // After a preemption in the middle it is the same.
+  EXPECT_EQ(run({1, 1, 1}, {1, 1, 1, 8}), (Ids{9, 1, 1}));
+  params.thinking->begin = 7;
+  EXPECT_EQ(run({1, 1, 1, 1, 7, 1, 1, 1, 1, 1, 1}, {}), (Ids{1, 1, 1, 1, 7, 1, 1, 1, 8, 9, 1}));
+  params.thinking = ThinkingBudget{.tokens = 0, .begin = -1, .end = {8}};
+  EXPECT_EQ(run({1, 1}, {}), (Ids{8, 1}));
+}
+
+TEST(RowSampler, ForgetsWhatDraftsSaidOfThinking) {
+  SamplingParams params;
+  params.temperature = 0.0F;
+  params.thinking = ThinkingBudget{.tokens = 2, .begin = 7, .end = {8}};
+  RowSampler sampler(params, 0, 7, kVocab, {}, {}, {});
+  for (const TokenId id : {7, 1, 8}) sampler.Observe(id);
+  for (const TokenId id : {8, 1, 7}) sampler.Forget(id);
+  const std::vector<TokenId> likely = {7, 1, 1, 1, 1};
+  EXPECT_EQ(SampleAlong(&sampler, likely), (std::vector<TokenId>{7, 1, 1, 8, 1}));
+}
+
 TEST(RowSampler, GreedyTakesTheFirstOfEqualMaxima) {
   std::vector<float> logits = RandomLogits(1);
   logits[123] = logits[321] = 99.0F;

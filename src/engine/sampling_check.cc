@@ -92,6 +92,15 @@ Status CheckStops(const SamplingParams& s, const Tokenizer* tokenizer) {
   return CheckCount("stop_token_ids", s.stop_token_ids.size(), kStopIdsMax);
 }
 
+Status CheckThinking(const ThinkingBudget& thinking, const SamplingLimits& limits) {
+  if (thinking.tokens < 0 || thinking.end.empty()) {
+    return Bad("thinking", Format("a thinking budget of {} tokens needs at least 0 and a mark that "
+                                  "ends thinking",
+                                  thinking.tokens));
+  }
+  return ValidateIds(thinking.end, limits.vocab, "thinking");
+}
+
 Status CheckIdLists(const SamplingParams& s, const SamplingLimits& limits) {
   DI_TRY(ValidateIds(s.stop_token_ids, limits.vocab, "stop_token_ids"));
   DI_TRY(CheckCount("allowed_token_ids", s.allowed_token_ids.size(),
@@ -172,6 +181,7 @@ Status ValidateSampling(SamplingParams* sampling, const SamplingLimits& limits,
   DI_TRY(CheckLogprobs("prompt_logprobs", sampling->prompt_logprobs, limits));
   DI_TRY(CheckStops(*sampling, tokenizer));
   DI_TRY(TokeniseBadWords(sampling, tokenizer));
+  if (sampling->thinking.has_value()) DI_TRY(CheckThinking(*sampling->thinking, limits));
   return CheckIdLists(*sampling, limits);
 }
 

@@ -177,6 +177,7 @@ bool Scheduler::CommitTokens(Sequence* sequence, const PlanRow& row,
       return true;
     }
     ended = CommitToken(sequence, emitted[i], &delta, &reason);
+    if (!emitted[i].embedding.empty()) delta.embedding = emitted[i].embedding;
   }
   delta.usage.completion_tokens = sequence->num_output();
   if (ended) {

@@ -173,7 +173,8 @@ void ScriptedRunner::Emit(Slot* slot, RowResult* result) {
   const int count = slot->setup.request->sampling.logprobs.value_or(0);
   result_.emitted.push_back(
       {slot->last_token,
-       {slot->last_token, logprob, 1, Top(slot->last_token, logprob, count, options_.vocab)}});
+       {slot->last_token, logprob, 1, Top(slot->last_token, logprob, count, options_.vocab)},
+       {}});
 }
 
 // The row's token, then as many accepted drafts as the hash says, then garbage for rejected ones.

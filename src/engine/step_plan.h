@@ -128,7 +128,8 @@ enum class RowStatus : uint8_t {
 
 struct EmittedToken {
   TokenId id = 0;
-  TokenLogprob logprob;  // when asked for
+  TokenLogprob logprob;          // when asked for
+  std::vector<float> embedding;  // with the first token after a prompt that asks for it
 };
 
 struct RowResult {

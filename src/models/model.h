@@ -80,6 +80,11 @@ class Model {
   // logits [rows, vocab] of hidden[row_index[i]]; row_index in device memory.
   virtual void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) = 0;
 
+  // Values of an embedding, 0: this model or its device gives none.
+  virtual int embedding_size() const { return 0; }
+  // out [embedding_size]: hidden[row] after the final norm, in host memory. Only with a size.
+  virtual void Embed(const float* /*hidden*/, int /*row*/, float* /*out*/) {}
+
   // Of the tables whose rows are fetched by id. Any thread.
   virtual TableStats table_stats() const { return {}; }
 

@@ -227,6 +227,12 @@ void CpuBackend::NormQuantize(const float* x, const int32_t* row_index, int rows
   });
 }
 
+bool CpuBackend::NormRow(const float* x, int row, int64_t cols, const Weight& norm, float eps,
+                         float* out) {
+  if (cols > 0) context_.rows->rms_norm(x + row * cols, Cpu(norm).vector.data(), cols, eps, out);
+  return true;
+}
+
 void CpuBackend::CopyBlocks(const StepInput& step,
                             std::span<const std::pair<int32_t, int32_t>> pairs) {
   const int64_t bytes = step.layout->block_bytes();

@@ -44,6 +44,8 @@ class CpuBackend final : public Backend {
   void Embed(const Weight& embedding, const int32_t* token, int tokens, float* out) override;
   void NormQuantize(const float* x, const int32_t* row_index, int rows, const Weight* norm,
                     float eps, Activation* out) override;
+  bool NormRow(const float* x, int row, int64_t cols, const Weight& norm, float eps,
+               float* out) override;
   void Linear(const LinearArgs& args) override { products_.Run(args); }
   void RopeAndCache(const StepInput& step, const AttentionSpec& spec, float* q, float* k,
                     const float* v) override {

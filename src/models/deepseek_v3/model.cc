@@ -194,4 +194,13 @@ void DeepseekV3Model::Head(const float* hidden, const int32_t* row_index, int ro
   backend_->Linear({.input = head_input_, .rows = rows, .weights = head, .outputs = outputs});
 }
 
+int DeepseekV3Model::embedding_size() const {
+  const bool can = backend_->NormRow(nullptr, 0, 0, *weights_.output_norm, 0.0F, nullptr);
+  return can ? info_.hidden : 0;
+}
+
+void DeepseekV3Model::Embed(const float* hidden, int row, float* out) {
+  backend_->NormRow(hidden, row, info_.hidden, *weights_.output_norm, config_.norm_eps, out);
+}
+
 }  // namespace deepinfer

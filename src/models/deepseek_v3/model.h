@@ -25,6 +25,8 @@ class DeepseekV3Model final : public Model {
   const CacheLayout& cache_layout() const override { return layout_; }
   const float* Forward(const StepInput& step) override;
   void Head(const float* hidden, const int32_t* row_index, int rows, float* logits) override;
+  int embedding_size() const override;
+  void Embed(const float* hidden, int row, float* out) override;
 
  private:
   DeepseekV3Model(const Checkpoint& checkpoint, Backend* backend, DeepseekV3Config config,
