@@ -45,6 +45,8 @@ void AddServeFlags(CommandLine* line, ServerConfig* config) {
                  "memory of stored responses");
   line->Add("--stored-response-ttl-s", &config->stored_response_ttl_s,
             "seconds for which a response is kept");
+  line->Add("--usage-style", &config->usage_style,
+            "where streams of chats say what was used: openai or deepseek");
   line->Add("--batch-dir", &config->batch_dir,
             "directory of /v1/files and /v1/batches; empty: none of these routes");
   line->Add("--max-batches", &config->max_batches, "batches that are kept");
@@ -132,6 +134,9 @@ Status CheckServeFlags(const ServerConfig& c) {
     if (range.value >= range.min && range.value <= range.max) continue;
     return Invalid(
         Format("{} is {}; it must be in {}..{}", range.flag, range.value, range.min, range.max));
+  }
+  if (c.usage_style != "openai" && c.usage_style != "deepseek") {
+    return Invalid(Format("--usage-style is '{}'; it must be openai or deepseek", c.usage_style));
   }
   // The resolver would take it for every address of this machine.
   if (c.host.empty()) return Invalid("--host must not be empty; 0.0.0.0 or :: is every address");

@@ -44,6 +44,10 @@ struct ServerConfig {
   int64_t max_stored_file_bytes = int64_t{4} << 30;  // all files together
   int64_t stored_file_ttl_s = 30 * 86'400;
 
+  // Where streams of chats say what was used: openai (a chunk of its own, when asked for) or
+  // deepseek (on the last chunk of the answer, always).
+  std::string usage_style = "openai";
+
   // Tokens that a stream gathers before it sends a chunk; the first and the last come at once.
   int stream_interval = 1;
 

@@ -4,8 +4,26 @@
 #include "api/json_fields.h"
 
 namespace deepinfer {
+namespace {
+
+constexpr std::string_view kFields[] = {
+    "model",
+    "messages",
+    "tools",
+    "continue_final_message",
+    "add_generation_prompt",
+    "add_special_tokens",
+    "chat_template_kwargs",
+    "return_token_strs",
+    "with_pieces",
+};
+
+}  // namespace
 
 Result<ChatPromptOptions> ReadMessageOptions(const Json& body, const DialectContext& context) {
+  if (context.unknown_fields == DialectContext::UnknownFields::kRefuse) {
+    DI_TRY(RefuseUnknownFields(body, kFields));
+  }
   ChatPromptOptions options = DefaultPromptOptions(context);
   if (const Json* tools = FindField(body, "tools")) {
     if (!tools->is_array()) return WrongKind("tools", "a list");

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "api/embeddings.h"
 #include "api/json_fields.h"
 #include "api/responses.h"
 #include "base/format.h"
@@ -20,6 +21,7 @@ constexpr Endpoint kEndpoints[] = {
     {"/v1/chat/completions", ParseChatCompletion},
     {"/v1/completions", ParseCompletion},
     {"/v1/responses", ParseResponses},
+    {"/v1/embeddings", ParseEmbeddings},
 };
 
 Status ReadItem(Json value, std::string_view endpoint, BatchItem* out) {

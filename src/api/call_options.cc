@@ -47,6 +47,36 @@ constexpr std::string_view kCommonFields[] = {
     "kv_transfer_params",
 };
 
+// Members of the objects that requests hold, for --strict-api. Objects of users' own making
+// (metadata, schemas, template variables) are not among them.
+constexpr std::string_view kStreamOptions[] = {"include_usage", "continuous_usage_stats",
+                                               "include_obfuscation"};
+constexpr std::string_view kThinking[] = {"type", "budget_tokens", "display"};
+constexpr std::string_view kReasoning[] = {"effort", "summary", "generate_summary", "mode",
+                                           "context"};
+constexpr std::string_view kText[] = {"format", "verbosity"};
+constexpr std::string_view kOutputConfig[] = {"effort", "format"};
+constexpr std::string_view kFormat[] = {"type",        "json_schema", "schema", "name",
+                                        "description", "strict",      "regex",  "pattern",
+                                        "structures",  "triggers"};
+struct NestedFields {
+  std::string_view key;
+  std::span<const std::string_view> known;
+};
+constexpr NestedFields kNested[] = {
+    {"stream_options", kStreamOptions}, {"thinking", kThinking},
+    {"reasoning", kReasoning},          {"text", kText},
+    {"output_config", kOutputConfig},   {"response_format", kFormat},
+};
+
+Status RefuseNested(const Json& body) {
+  for (const NestedFields& nested : kNested) {
+    const Json* value = FindField(body, nested.key);
+    if (value != nullptr) DI_TRY(CheckMembers(*value, nested.known, nested.key));
+  }
+  return {};
+}
+
 Status Unsupported(std::string_view key, std::string_view instead) {
   return Invalid(Format("\"{}\" is not supported{}", key, instead))
       .WithParam(std::string(key))
@@ -153,6 +183,7 @@ Result<CallOptions> ReadCallOptions(const Json& body, const DialectContext& cont
   DI_TRY(RefuseUnsupported(body));
   CallOptions options;
   DI_TRY(ReadStreaming(body, &options));
+  options.usage_style = context.usage_style;
   DI_TRY(ReadBool(body, "return_token_ids", &options.return_token_ids));
   DI_TRY(ReadBool(body, "return_tokens_as_token_ids", &options.tokens_as_ids));
   DI_TRY(ReadString(body, "request_id", kRequestIdMax, &options.request_id));
@@ -169,6 +200,7 @@ Result<CallOptions> ReadCallOptions(const Json& body, const DialectContext& cont
   options.warnings = UnknownFieldWarnings(body, fields);
   if (context.unknown_fields == DialectContext::UnknownFields::kRefuse) {
     DI_TRY(RefuseUnknownFields(body, fields));
+    DI_TRY(RefuseNested(body));
   }
   WarnOfNoEffect(body, known, &options.warnings);
   if (options.warnings.size() > kWarningsMax) options.warnings.resize(kWarningsMax);

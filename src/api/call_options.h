@@ -20,6 +20,7 @@ struct CallOptions {
   DialectCall::Mode mode = DialectCall::Mode::kWhole;
   bool include_usage = false;     // a last chunk with usage
   bool continuous_usage = false;  // usage in every chunk
+  UsageStyle usage_style = UsageStyle::kOpenAi;
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // "token_id:7" where logprobs name a token
   std::string request_id;

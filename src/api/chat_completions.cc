@@ -31,6 +31,7 @@ constexpr std::string_view kFields[] = {
     "mm_processor_kwargs",
     "reasoning_effort",
     "thinking",
+    "thinking_token_budget",
     "include_reasoning",
 };
 constexpr size_t kKwargsMax = 64;
@@ -158,6 +159,7 @@ Result<DialectCall> ParseChatCompletion(const Json& body, const DialectContext& 
   DI_ASSIGN(options.echo, EchoText(body, *messages));
   DialectCall call;
   call.mode = options.call.mode;
+  sampling.thinking = plan.thinking;
   DI_ASSIGN(Request request,
             MakeRequest(std::move(plan.ids), sampling, options.call, context, "messages"));
   options.prompt_ids = request.prompt;

@@ -40,6 +40,9 @@ Result<ChatPlan> PlanChat(const Json& messages, ChatPromptOptions options, const
   DI_ASSIGN(const RenderedPrompt prompt, RenderConversation(messages, options, context, &style));
   ChatPlan plan;
   DI_ASSIGN(plan.output, PlanOutput(style, prompt, tools));
+  if (options.thinking_budget.has_value()) {
+    plan.thinking = PlanThinking(plan.output, *options.thinking_budget, *context.tokenizer);
+  }
   DI_ASSIGN(plan.ids, EncodeRendered(prompt, *context.tokenizer, options));
   return plan;
 }

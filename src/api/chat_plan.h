@@ -2,6 +2,7 @@
 // dialect that speaks in messages. Pure functions.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "api/dialect.h"
@@ -11,6 +12,7 @@ namespace deepinfer {
 struct ChatPlan {
   std::vector<TokenId> ids;
   OutputPlan output;
+  std::optional<ThinkingBudget> thinking;  // for the sampling parameters
 };
 
 // `options` without tools: those of `tools` are shown when they are active. `messages` as in a chat

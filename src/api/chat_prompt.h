@@ -28,8 +28,9 @@ struct ChatPromptOptions {
   } generation = Generation::kAddPrompt;
   const PromptProfile* profile = nullptr;  // the prompt format, in place of the template
   Json tools;                              // null or a list as in chat requests
-  Json template_kwargs;  // null or an object: further template variables, untrusted
-  Json documents;        // null or a list
+  Json template_kwargs;                // null or an object: further template variables, untrusted
+  Json documents;                      // null or a list
+  std::optional<int> thinking_budget;  // tokens
   SpecialTokenTrust trust = SpecialTokenTrust::kTemplate;
   // The tokenizer's own prefix (BOS) on top of what the template writes; never twice the same.
   enum class Prefix { kTemplate, kTokenizer } prefix = Prefix::kTemplate;

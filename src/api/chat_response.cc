@@ -49,6 +49,7 @@ void ChatResponse::OnDelta(int prompt, OutputDelta delta, std::string* out) {
   ChoiceNews news = NewsOf(std::move(delta), &choice);
   const bool first = !std::exchange(choice.started, true);
   totals_.Update(prompt, news.index, news.usage);
+  if (news.finish != FinishReason::kNone) ++ended_;
   const OutputProfile* profile = options_.output.style.profile;
   if (profile != nullptr && !profile->think.empty()) {
     totals_.SetReasoning(news.index, choice.reader.reasoning_tokens());
@@ -69,23 +70,35 @@ void ChatResponse::AppendLogprobs(std::string* out, const ChoiceNews& news) cons
   out->append("],\"refusal\":null}");
 }
 
+void ChatResponse::AppendChunkUsage(std::string* json, const ChoiceNews& news, Place place) const {
+  if (options_.call.usage_style == UsageStyle::kDeepSeek) {
+    const bool all = place == Place::kLast && ended_ == choices_.size();
+    json->append(",\"usage\":");
+    if (all) {
+      totals_.AppendTotal(json, UsageStyle::kDeepSeek);
+    } else {
+      json->append("null");
+    }
+  } else if (options_.call.continuous_usage) {
+    json->append(",\"usage\":");
+    totals_.AppendChoice(json, 0, news.index);
+  } else if (options_.call.include_usage) {
+    json->append(",\"usage\":null");
+  }
+}
+
 void ChatResponse::AppendChunk(std::string* out, const ChoiceNews& news, std::string_view choice,
-                               bool first) const {
+                               Place place) const {
   std::string json = open_;
   json.append(Format(",\"choices\":[{{\"index\":{},", news.index)).append(choice).append("}]");
-  if (first && news.index == 0) {
+  if (place == Place::kFirst && news.index == 0) {
     if (options_.call.return_token_ids) {
       json.append(",\"prompt_token_ids\":");
       AppendIds(&json, options_.prompt_ids);
     }
     AppendWarnings(&json, options_.call.warnings);
   }
-  if (options_.call.continuous_usage) {
-    json.append(",\"usage\":");
-    totals_.AppendChoice(&json, 0, news.index);
-  } else if (options_.call.include_usage) {
-    json.append(",\"usage\":null");
-  }
+  AppendChunkUsage(&json, news, place);
   json.push_back('}');
   AppendFrame(out, json);
 }
@@ -128,7 +141,7 @@ void ChatResponse::AppendChunks(std::string* out, const ChoiceNews& news, bool f
                 Format("\"delta\":{{\"role\":\"assistant\",\"content\":{}}},\"logprobs\":null,"
                        "\"finish_reason\":null",
                        ThinkingShown() ? "null,\"reasoning_content\":\"\"" : "\"\""),
-                true);
+                Place::kFirst);
   }
   std::vector<std::string> deltas;
   for (const OutputPart& part : news.parts) {
@@ -152,14 +165,14 @@ void ChatResponse::AppendChunks(std::string* out, const ChoiceNews& news, bool f
       choice.append(",\"token_ids\":");
       AppendIds(&choice, news.token_ids);
     }
-    AppendChunk(out, news, choice, false);
+    AppendChunk(out, news, choice, Place::kMiddle);
   }
   if (news.finish == FinishReason::kNone) return;
   std::string choice = "\"delta\":{},\"logprobs\":null,\"finish_reason\":";
   AppendFinishReason(&choice, news);
   choice.append(",\"stop_reason\":");
   AppendStopReason(&choice, news, options_.stop_token_ids);
-  AppendChunk(out, news, choice, false);
+  AppendChunk(out, news, choice, Place::kLast);
 }
 
 bool ChatResponse::ThinkingShown() const {
@@ -234,7 +247,7 @@ void ChatResponse::AppendMessage(std::string* out, const ChoiceNews& news) const
 
 void ChatResponse::Finish(std::string* out) {
   if (options_.call.mode == DialectCall::Mode::kStream) {
-    if (options_.call.include_usage) {
+    if (options_.call.include_usage && options_.call.usage_style == UsageStyle::kOpenAi) {
       std::string json = open_;
       json.append(",\"choices\":[],\"usage\":");
       totals_.AppendTotal(&json);
@@ -253,7 +266,7 @@ void ChatResponse::Finish(std::string* out) {
     whole = {};
   }
   out->append("],\"usage\":");
-  totals_.AppendTotal(out);
+  totals_.AppendTotal(out, options_.call.usage_style);
   if (!prompt_logprobs_.empty()) out->append(",\"prompt_logprobs\":").append(prompt_logprobs_);
   if (options_.call.return_token_ids) {
     out->append(",\"prompt_token_ids\":");

@@ -42,9 +42,11 @@ class ChatResponse final : public ResponseStream {
   };
 
   ChoiceNews NewsOf(OutputDelta delta, Choice* choice) const;
+  enum class Place { kFirst, kMiddle, kLast };  // of a chunk among those of its choice
   // One frame; `choice` is the choice's members after "index".
   void AppendChunk(std::string* out, const ChoiceNews& news, std::string_view choice,
-                   bool first) const;
+                   Place place) const;
+  void AppendChunkUsage(std::string* json, const ChoiceNews& news, Place place) const;
   void AppendChunks(std::string* out, const ChoiceNews& news, bool first, int* calls) const;
   // The delta of one part; nothing for a part that clients do not see.
   std::string Delta(const OutputPart& part, int choice, int* calls) const;
@@ -59,6 +61,7 @@ class ChatResponse final : public ResponseStream {
   const std::string open_;  // the envelope up to the choices
   UsageTotals totals_;
   std::vector<Choice> choices_;
+  size_t ended_ = 0;  // choices
   std::string prompt_logprobs_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "api/call_options.h"
 #include "api/dialect.h"
+#include "api/prompt_list.h"
 #include "api/response_parts.h"
 
 namespace deepinfer {
@@ -22,10 +23,7 @@ struct CompletionResponseOptions {
   int samples = 1;  // per prompt
   bool logprobs = false;
   bool prompt_logprobs = false;  // report them (a caller may want them for echo alone)
-  struct Prompt {
-    std::vector<TokenId> ids;
-    std::string echo;  // text that begins every choice
-  };
+  using Prompt = PromptInput;
   bool echo = false;
   std::vector<Prompt> prompts;
 };

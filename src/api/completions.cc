@@ -3,80 +3,15 @@
 #include "api/dialect.h"
 #include "api/error.h"
 #include "api/json_fields.h"
+#include "api/prompt_list.h"
 #include "base/format.h"
 
 namespace deepinfer {
 namespace {
 
 constexpr std::string_view kFields[] = {"prompt", "suffix"};
-constexpr size_t kPromptsMax = 2048;
 constexpr size_t kChoicesMax = 4096;
 constexpr int kMaxTokensDefault = 16;
-
-using Prompts = std::vector<CompletionResponseOptions::Prompt>;
-
-Result<CompletionResponseOptions::Prompt> TextPrompt(const std::string& text, bool add_special,
-                                                     const DialectContext& context) {
-  if (context.tokenizer == nullptr) {
-    return Invalid("the model has no tokenizer: give \"prompt\" as token ids").WithParam("prompt");
-  }
-  EncodeOptions encode;
-  encode.add_special_tokens = add_special;
-  CompletionResponseOptions::Prompt prompt;
-  prompt.ids = context.tokenizer->Encode(text, encode);
-  prompt.echo = text;
-  return prompt;
-}
-
-Result<CompletionResponseOptions::Prompt> IdPrompt(const Json& list,
-                                                   const DialectContext& context) {
-  CompletionResponseOptions::Prompt prompt;
-  DI_TRY(ReadIdList(list, "prompt", size_t{16} << 20, &prompt.ids));
-  if (context.tokenizer != nullptr) prompt.echo = context.tokenizer->Decode(prompt.ids, false);
-  return prompt;
-}
-
-Status WrongPrompt() {
-  return Invalid(
-             "\"prompt\" must be a text, a list of texts, a list of token ids or a list of "
-             "lists of token ids")
-      .WithParam("prompt");
-}
-
-// A text, a list of texts, a list of ids, or a list of lists of ids.
-Result<Prompts> ReadPrompts(const Json& body, const DialectContext& context) {
-  bool add_special = true;
-  DI_TRY(ReadBool(body, "add_special_tokens", &add_special));
-  const Json* value = FindField(body, "prompt");
-  if (value == nullptr) return Invalid("\"prompt\" is required").WithParam("prompt");
-  Prompts prompts;
-  if (value->is_string()) {
-    DI_ASSIGN(prompts.emplace_back(), TextPrompt(value->string(), add_special, context));
-    return prompts;
-  }
-  if (!value->is_array()) return WrongPrompt();
-  const auto& items = value->items();
-  if (items.empty()) return Invalid("\"prompt\" is an empty list").WithParam("prompt");
-  if (items[0].is_number()) {
-    DI_ASSIGN(prompts.emplace_back(), IdPrompt(*value, context));
-    return prompts;
-  }
-  if (items.size() > kPromptsMax) {
-    return Invalid(Format("\"prompt\" has {} entries, allowed are {}", items.size(), kPromptsMax))
-        .WithParam("prompt");
-  }
-  for (const Json& item : items) {
-    if (item.kind() != items[0].kind()) return WrongPrompt();
-    if (item.is_string()) {
-      DI_ASSIGN(prompts.emplace_back(), TextPrompt(item.string(), add_special, context));
-    } else if (item.is_array()) {
-      DI_ASSIGN(prompts.emplace_back(), IdPrompt(item, context));
-    } else {
-      return WrongPrompt();
-    }
-  }
-  return prompts;
-}
 
 Status RefuseRest(const Json& body, const SamplingParams& sampling) {
   std::string suffix;
@@ -132,7 +67,7 @@ Result<DialectCall> ParseCompletion(const Json& body, const DialectContext& cont
   DI_ASSIGN(SamplingParams sampling, ParseSampling(body, defaults));
   DI_TRY(RefuseRest(body, sampling));
   DI_TRY(ReadLogprobs(body, context, options.call, &sampling, &options));
-  DI_ASSIGN(options.prompts, ReadPrompts(body, context));
+  DI_ASSIGN(options.prompts, ReadPrompts(body, "prompt", context));
   if (options.prompts.size() * static_cast<size_t>(sampling.n) > kChoicesMax) {
     return Invalid(Format("{} prompts with n = {} are more than {} choices", options.prompts.size(),
                           sampling.n, kChoicesMax))

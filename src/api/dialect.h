@@ -23,6 +23,10 @@ namespace deepinfer {
 
 class ResponseStore;
 
+// Where the stream of a chat says what was used. kOpenAi: in a chunk of its own, when asked for.
+// kDeepSeek: on the last chunk that ends a choice, always, with the tokens found in the cache.
+enum class UsageStyle { kOpenAi, kDeepSeek };
+
 // What dialects know of the model they speak for. Outlives the calls made from it.
 struct DialectContext {
   std::vector<std::string> names;               // served names, at least one; the first is reported
@@ -34,7 +38,9 @@ struct DialectContext {
   SamplingDefaults defaults;                      // max_tokens unset: the dialect's default
   int vocab = 0;
   int max_model_len = 0;
-  int64_t created_s = 0;    // Unix time of loading
+  int embedding_size = 0;  // 0: the model gives no embeddings
+  int64_t created_s = 0;   // Unix time of loading
+  UsageStyle usage_style = UsageStyle::kOpenAi;
   int stream_interval = 1;  // tokens of a chunk, unless the request says
   SpecialTokenTrust trust = SpecialTokenTrust::kTemplate;
   ResponseStore* responses = nullptr;  // nullptr: none are kept
@@ -46,8 +52,8 @@ class ResponseStream {
  public:
   virtual ~ResponseStream() = default;
   // Once, before anything else. `cancel` ends the requests; it may be called on any thread, also
-  // after the response is over.
-  virtual void OnStart(std::function<void()> /*cancel*/) {}
+  // after the response is over. An error: nothing runs, Fail follows.
+  virtual Status OnStart(std::function<void()> /*cancel*/) { return {}; }
   // `prompt` is the index into DialectCall::requests. Streaming: appends frames, perhaps none.
   // Whole: folds the delta. A delta that ends in kError or kCancelled goes to Fail instead.
   virtual void OnDelta(int prompt, OutputDelta delta, std::string* out) = 0;

@@ -61,7 +61,7 @@ class FoldTest : public testing::Test {
     EXPECT_TRUE(call.ok()) << call.status().message();
     if (!call.ok()) return "";
     std::string out;
-    call->response->OnStart([] {});
+    EXPECT_TRUE(call->response->OnStart([] {}).ok());
     for (const OutputDelta& delta : deltas) call->response->OnDelta(0, delta, &out);
     call->response->Finish(&out);
     return out;

@@ -1,5 +1,8 @@
 #include "api/json_fields.h"
 
+#include <algorithm>
+
+#include "api/error.h"
 #include "base/format.h"
 
 namespace deepinfer {
@@ -110,6 +113,18 @@ Status ReadTexts(const Json& body, std::string_view key, size_t count_max, size_
         .WithParam(std::string(key));
   }
   for (const Json& item : value->items()) DI_TRY(add(item));
+  return {};
+}
+
+Status CheckMembers(const Json& object, std::span<const std::string_view> known,
+                    std::string_view path) {
+  for (const auto& [key, value] : object.members()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    std::string name = path.empty() ? key.substr(0, 64) : Format("{}.{}", path, key.substr(0, 64));
+    return Invalid(Format("unknown field \"{}\"", name))
+        .WithParam(std::move(name))
+        .WithReason(kUnknownParameter);
+  }
   return {};
 }
 

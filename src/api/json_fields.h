@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,10 @@ Status ReadIds(const Json& body, std::string_view key, size_t count_max, std::ve
 // A text or a list of texts; empty ones are dropped.
 Status ReadTexts(const Json& body, std::string_view key, size_t count_max, size_t bytes_max,
                  std::vector<std::string>* out);
+
+// A member of `object` that is none of `known` is an error: its param is `path` and the name.
+Status CheckMembers(const Json& object, std::span<const std::string_view> known,
+                    std::string_view path);
 
 // The ids of `list`, an array found under `key`.
 Status ReadIdList(const Json& list, std::string_view key, size_t count_max,

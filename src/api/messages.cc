@@ -148,6 +148,7 @@ Result<DialectCall> ParseMessages(const Json& body, const DialectContext& contex
   DialectCall call;
   call.mode = options.call.mode;
   call.errors = ErrorShape::kAnthropic;
+  sampling.thinking = plan.thinking;
   DI_ASSIGN(Request request,
             MakeRequest(std::move(plan.ids), sampling, options.call, context, "messages"));
   options.prompt_tokens = static_cast<int64_t>(request.prompt.size());

@@ -142,6 +142,28 @@ Result<OutputPlan> PlanOutput(const OutputStyle& style, const RenderedPrompt& pr
   return plan;
 }
 
+std::optional<ThinkingBudget> PlanThinking(const OutputPlan& plan, int tokens,
+                                           const Tokenizer& tokenizer) {
+  const OutputProfile* profile = plan.style.profile;
+  if (profile == nullptr || profile->think.empty() ||
+      plan.machine.start == OutputMachineOptions::Start::kAnswer) {
+    return std::nullopt;
+  }
+  ThinkingBudget budget{.tokens = tokens, .begin = -1, .end = {}};
+  if (!plan.starts_in_reasoning()) {
+    budget.begin = plan.style.think;
+    if (budget.begin < 0) return std::nullopt;
+  }
+  if (plan.style.think_end >= 0) {
+    budget.end = {plan.style.think_end};
+  } else {
+    EncodeOptions encode;
+    encode.add_special_tokens = false;
+    budget.end = tokenizer.Encode(profile->think_end, encode);
+  }
+  return budget;
+}
+
 OutputReader::OutputReader(const OutputPlan& plan)
     : style_(plan.style), reasons_(plan.starts_in_reasoning()) {
   if (style_.profile != nullptr) {
@@ -175,6 +197,9 @@ std::vector<OutputPart> OutputReader::Read(const OutputDelta& delta) {
 }
 
 Status ReadThinking(const Json& body, ThinkingChoice* out) {
+  std::optional<int64_t> budget;
+  DI_TRY(ReadInt(body, "thinking_token_budget", 0, INT32_MAX, &budget));
+  if (budget.has_value()) out->budget = static_cast<int>(*budget);
   const Json* thinking = FindField(body, "thinking");
   if (thinking == nullptr) return {};
   const Json* type = thinking->Find("type");
@@ -183,11 +208,11 @@ Status ReadThinking(const Json& body, ThinkingChoice* out) {
     return WrongKind("thinking",
                      "an object with a \"type\" of \"enabled\", \"adaptive\" or \"disabled\"");
   }
-  std::optional<int64_t> budget;
   if (const Status status = ReadInt(*thinking, "budget_tokens", 1, INT32_MAX, &budget);
       !status.ok()) {
     return Invalid(status.message()).WithParam("thinking.budget_tokens");
   }
+  if (budget.has_value()) out->budget = static_cast<int>(*budget);
   out->on = name != "disabled";
   return {};
 }
@@ -203,6 +228,7 @@ Status ReadEffort(const Json& body, std::string_view key, const char* param, Thi
 }
 
 void ApplyThinking(const ThinkingChoice& choice, ChatPromptOptions* options) {
+  options->thinking_budget = choice.budget;
   Json& kwargs = options->template_kwargs;
   const bool off_by_effort = choice.effort.is_string() && choice.effort.string() == "none";
   std::optional<bool> on = choice.on;

@@ -55,12 +55,19 @@ class OutputReader {
   int calls_ = 0;
 };
 
+// The bound that keeps an answer read by `plan` to `tokens` of thinking; nullopt where none is to
+// come, or could begin by no token of its own.
+std::optional<ThinkingBudget> PlanThinking(const OutputPlan& plan, int tokens,
+                                           const Tokenizer& tokenizer);
+
 // Whether and how hard a request wants the model to think.
 struct ThinkingChoice {
   std::optional<bool> on;
-  Json effort;  // null, a level or a number
+  Json effort;                // null, a level or a number
+  std::optional<int> budget;  // tokens
 };
-// `thinking`: {"type": "enabled" | "adaptive" | "disabled", ...}.
+// `thinking`: {"type": "enabled" | "adaptive" | "disabled", "budget_tokens"}, and vLLM's
+// `thinking_token_budget`.
 Status ReadThinking(const Json& body, ThinkingChoice* out);
 // A text or a number under `key` of `body`; errors name `param`.
 Status ReadEffort(const Json& body, std::string_view key, const char* param, ThinkingChoice* out);

@@ -48,7 +48,7 @@ void Answer(Result<DialectCall> call) {
   if (call->requests[0].sampling.grammar.has_value())
     CheckGrammar(*call->requests[0].sampling.grammar);
   std::string out;
-  call->response->OnStart([] {});
+  if (!call->response->OnStart([] {}).ok()) return;
   for (size_t prompt = 0; prompt < call->requests.size() && prompt < 4; ++prompt) {
     const SamplingParams& sampling = call->requests[prompt].sampling;
     DI_CHECK(!call->requests[prompt].prompt.empty());

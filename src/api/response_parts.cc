@@ -105,13 +105,17 @@ void UsageTotals::SetReasoning(int choice, int64_t tokens) {
   reasoning_[static_cast<size_t>(choice)] = tokens;
 }
 
-void UsageTotals::AppendTotal(std::string* out) const {
+void UsageTotals::AppendTotal(std::string* out, UsageStyle style) const {
   int64_t prompt = 0, cached = 0, completion = 0, reasoning = reasoning_.empty() ? -1 : 0;
   for (const int64_t tokens : reasoning_) reasoning += tokens;
   for (const int64_t tokens : prompt_tokens_) prompt += tokens;
   for (const int64_t tokens : cached_) cached += tokens;
   for (const int64_t tokens : completion_) completion += tokens;
   AppendUsage(out, prompt, completion, cached, reasoning);
+  if (style == UsageStyle::kOpenAi) return;
+  out->pop_back();
+  out->append(Format(",\"prompt_cache_hit_tokens\":{},\"prompt_cache_miss_tokens\":{}}}", cached,
+                     prompt - cached));
 }
 
 void UsageTotals::AppendChoice(std::string* out, int prompt, int choice) const {

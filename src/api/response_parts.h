@@ -65,7 +65,7 @@ class UsageTotals {
   // From the first call on, what was used says how much of it was reasoning.
   void SetReasoning(int choice, int64_t tokens);
   // {"prompt_tokens": ..., ...} of all, or of one choice.
-  void AppendTotal(std::string* out) const;
+  void AppendTotal(std::string* out, UsageStyle style = UsageStyle::kOpenAi) const;
   void AppendChoice(std::string* out, int prompt, int choice) const;
 
  private:

@@ -33,6 +33,7 @@ ResponseStore::Entry* ResponseStore::Find(std::string_view id) {
 void ResponseStore::Erase(Entries::iterator entry) {
   bytes_ -= entry->bytes;
   by_id_.erase(entry->id);
+  running_.erase(entry->handle);
   entries_.erase(entry);
 }
 
@@ -45,20 +46,25 @@ void ResponseStore::Trim() {
         static_cast<int64_t>(entries_.size()) > limits_.responses_max || bytes_ > limits_.bytes_max;
     const bool expired = entry->expires_us <= now_us;
     if (!over && !expired) return;
-    if (entry->output != nullptr) Erase(entry);
+    if (!running_.contains(entry->handle)) Erase(entry);
     entry = next;
   }
 }
 
-void ResponseStore::Begin(const std::string& id, Json body, std::vector<ResponseItems> history,
-                          ResponseItems input, std::function<void()> cancel) {
-  // What it continues may be deleted before it, so it counts here as well.
+Result<ResponseStore::Handle> ResponseStore::Begin(const std::string& id, Json body,
+                                                   std::vector<ResponseItems> history,
+                                                   ResponseItems input,
+                                                   std::function<void()> cancel) {
   int64_t bytes = BytesOf(input) + static_cast<int64_t>(body.Dump().size());
   for (const ResponseItems& items : history) bytes += BytesOf(items);
   std::lock_guard lock(mutex_);
-  if (const auto same = by_id_.find(id); same != by_id_.end()) Erase(same->second);
+  if (Find(id) != nullptr) {
+    return Invalid(Format("\"request_id\": a response {} is stored already", id))
+        .WithParam("request_id");
+  }
   Entry entry;
   entry.id = id;
+  entry.handle = ++last_handle_;
   entry.body = std::move(body);
   entry.history = std::move(history);
   entry.input = std::move(input);
@@ -66,18 +72,21 @@ void ResponseStore::Begin(const std::string& id, Json body, std::vector<Response
   entry.expires_us = clock_->NowUs() + limits_.ttl_s * 1'000'000;
   entry.bytes = bytes;
   bytes_ += bytes;
+  const Handle handle = entry.handle;
   entries_.push_back(std::move(entry));
-  by_id_[id] = std::prev(entries_.end());
+  by_id_[id] = running_[handle] = std::prev(entries_.end());
   Trim();
+  return handle;
 }
 
-void ResponseStore::End(const std::string& id, Json body, ResponseItems output) {
+void ResponseStore::End(Handle handle, Json body, ResponseItems output) {
   const int64_t bytes = BytesOf(output);
   std::function<void()> cancel;  // goes after the lock
   std::lock_guard lock(mutex_);
-  const auto found = by_id_.find(id);
-  if (found == by_id_.end()) return;
+  const auto found = running_.find(handle);
+  if (found == running_.end()) return;  // deleted meanwhile
   Entry& entry = *found->second;
+  running_.erase(found);
   if (entry.cancelled) body.Set("status", Json::String("cancelled"));
   entry.body = std::move(body);
   entry.output = output == nullptr ? std::make_shared<const std::vector<Json>>() : output;
@@ -124,6 +133,7 @@ Result<Json> ResponseStore::Cancel(std::string_view id) {
           .WithParam("response_id");
     }
     entry->cancelled = true;
+    if (entry->output == nullptr) entry->output = std::make_shared<const std::vector<Json>>();
     entry->body.Set("status", Json::String("cancelled"));
     cancel = entry->cancel;
     body = entry->body;

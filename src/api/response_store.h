@@ -32,17 +32,22 @@ class ResponseStore {
   // `clock` must outlive this.
   ResponseStore(const Limits& limits, const Clock* clock) : limits_(limits), clock_(clock) {}
 
+  // Names the entry that one Begin made, whatever happens to its id.
+  using Handle = uint64_t;  // 0: none
+
   // A response that runs. `history`: what it continues; `cancel` ends it. It is dropped when it
-  // does not fit even alone; the oldest finished ones make room.
-  void Begin(const std::string& id, Json body, std::vector<ResponseItems> history,
-             ResponseItems input, std::function<void()> cancel);
+  // does not fit even alone; the oldest finished ones make room. An error when the id is taken:
+  // of two at once, one gets it.
+  Result<Handle> Begin(const std::string& id, Json body, std::vector<ResponseItems> history,
+                       ResponseItems input, std::function<void()> cancel);
   // The response is over. What Cancel has ended stays "cancelled".
-  void End(const std::string& id, Json body, ResponseItems output);
+  void End(Handle handle, Json body, ResponseItems output);
 
   Result<Json> Get(std::string_view id);
   // {"id", "object": "response", "deleted": true}. A running response is cancelled.
   Result<Json> Delete(std::string_view id);
-  // The body, which says "cancelled". An error when the response is over.
+  // The body, which says "cancelled"; from now on it can be continued, with what was said by its
+  // end as soon as that is known. An error when the response is over.
   Result<Json> Cancel(std::string_view id);
   // A page of the input: {"object": "list", "data", "first_id", "last_id", "has_more"}. `query` is
   // that of the URL: limit, order, after.
@@ -55,6 +60,7 @@ class ResponseStore {
  private:
   struct Entry {
     std::string id;
+    Handle handle = 0;
     Json body;
     std::vector<ResponseItems> history;
     ResponseItems input, output;  // no output: it runs
@@ -74,6 +80,8 @@ class ResponseStore {
   mutable std::mutex mutex_;
   Entries entries_;  // oldest first
   std::unordered_map<std::string, Entries::iterator> by_id_;
+  std::unordered_map<Handle, Entries::iterator> running_;  // Begin without End
+  Handle last_handle_ = 0;
   int64_t bytes_ = 0;
 };
 

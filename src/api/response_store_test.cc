@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/format.h"
 
 namespace deepinfer {
@@ -27,12 +29,15 @@ class ResponseStoreTest : public testing::Test {
     return std::make_shared<const std::vector<Json>>(std::move(items));
   }
   void Begin(ResponseStore* store, const std::string& id, std::vector<ResponseItems> history = {}) {
-    store->Begin(id, Body(id), std::move(history), Items("in_" + id), [this] { ++cancels_; });
+    const auto handle =
+        store->Begin(id, Body(id), std::move(history), Items("in_" + id), [this] { ++cancels_; });
+    ASSERT_TRUE(handle.ok()) << handle.status().message();
+    handles_[id] = *handle;
   }
   void End(ResponseStore* store, const std::string& id) {
     Json body = Body(id);
     body.Set("status", Json::String("completed"));
-    store->End(id, std::move(body), Items("out_" + id));
+    store->End(handles_[id], std::move(body), Items("out_" + id));
   }
   static std::string StatusOf(ResponseStore* store, const std::string& id) {
     const Result<Json> body = store->Get(id);
@@ -41,6 +46,7 @@ class ResponseStoreTest : public testing::Test {
 
   ManualClock clock_;
   int cancels_ = 0;
+  std::map<std::string, ResponseStore::Handle> handles_;
 };
 
 TEST_F(ResponseStoreTest, KeepsWhatItIsTold) {
@@ -83,6 +89,31 @@ TEST_F(ResponseStoreTest, CancelStays) {
   EXPECT_EQ(store.Cancel("c").status().code(), StatusCode::kInvalid);
 }
 
+TEST_F(ResponseStoreTest, OfTwoWithOneIdOneGetsIt) {
+  ResponseStore store({.responses_max = 10, .bytes_max = 1 << 20, .ttl_s = 60}, &clock_);
+  Begin(&store, "a");
+  EXPECT_EQ(store.Begin("a", Body("a"), {}, Items("b"), [] {}).status().code(),
+            StatusCode::kInvalid);
+  const ResponseStore::Handle old = handles_["a"];
+  EXPECT_TRUE(store.Delete("a").ok());
+  Begin(&store, "a");
+  store.End(old, Body("old"), Items("old"));  // of the one that is deleted
+  EXPECT_EQ(StatusOf(&store, "a"), "in_progress");
+  End(&store, "a");
+  EXPECT_EQ(StatusOf(&store, "a"), "completed");
+}
+
+TEST_F(ResponseStoreTest, WhatIsCancelledCanBeContinuedAtOnce) {
+  ResponseStore store({.responses_max = 10, .bytes_max = 1 << 20, .ttl_s = 60}, &clock_);
+  Begin(&store, "a");
+  EXPECT_EQ(store.History("a").status().code(), StatusCode::kInvalid);
+  ASSERT_TRUE(store.Cancel("a").ok());
+  ASSERT_TRUE(store.History("a").ok());
+  EXPECT_EQ(store.History("a")->back()->size(), 0U);
+  End(&store, "a");
+  EXPECT_EQ(store.History("a")->back()->size(), 1U);
+}
+
 TEST_F(ResponseStoreTest, DropsTheOldest) {
   ResponseStore store({.responses_max = 2, .bytes_max = 1 << 20, .ttl_s = 60}, &clock_);
   for (const char* id : {"a", "b", "c"}) Begin(&store, id);
@@ -111,7 +142,7 @@ TEST_F(ResponseStoreTest, BytesAreBounded) {
 
 TEST_F(ResponseStoreTest, Pages) {
   ResponseStore store({.responses_max = 10, .bytes_max = 1 << 20, .ttl_s = 60}, &clock_);
-  store.Begin("a", Body("a"), {}, Items("i", 5), [] {});
+  ASSERT_TRUE(store.Begin("a", Body("a"), {}, Items("i", 5), [] {}).ok());
   const auto page = [&](const char* query) {
     const Result<Json> list = store.InputItems("a", query);
     if (!list.ok()) return "error " + list.status().param();

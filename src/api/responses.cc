@@ -134,8 +134,8 @@ Status RefuseRest(const Json& body) {
   }
   std::string truncation = "disabled";
   DI_TRY(ReadString(body, "truncation", 32, &truncation));
-  if (truncation != "disabled") {
-    return Unsupported("truncation", " other than \"disabled\": what does not fit is refused");
+  if (truncation != "disabled" && truncation != "auto") {
+    return WrongKind("truncation", "\"disabled\" or \"auto\"");
   }
   if (const Json* text = FindField(body, "text")) {
     if (!text->is_object()) return WrongKind("text", "an object");
@@ -213,14 +213,21 @@ Result<Source> ReadSource(const Json& body, const DialectContext& context,
   return source;
 }
 
-Result<ChatPlan> Plan(const Json& body, const DialectContext& context, const Source& source,
-                      const Tools& tools) {
-  std::vector<const Json*> items;
+using Items = std::vector<const Json*>;
+
+Items ItemsOf(const Source& source) {
+  Items items;
   for (const ResponseItems& part : source.history) {
     for (const Json& item : *part) items.push_back(&item);
   }
   for (const Json& item : *source.input) items.push_back(&item);
-  DI_ASSIGN(const Json rest, ChatMessagesOfItems(items, source.input->size()));
+  return items;
+}
+
+// The last `input_count` of `items` are the request's own.
+Result<ChatPlan> PlanItems(const Json& body, const DialectContext& context, const Items& items,
+                           size_t input_count, const Tools& tools) {
+  DI_ASSIGN(const Json rest, ChatMessagesOfItems(items, input_count));
   Json messages = Json::Array();
   const Json* instructions = FindField(body, "instructions");
   if (instructions != nullptr && !instructions->is_string()) {
@@ -237,6 +244,57 @@ Result<ChatPlan> Plan(const Json& body, const DialectContext& context, const Sou
   Result<ChatPlan> plan = PlanChat(messages, std::move(options), tools.set, context);
   if (plan.ok() || !plan.status().param().starts_with("messages")) return plan;
   return Status(plan.status().code(), plan.status().message()).WithParam("input");
+}
+
+bool HasRole(const Json& item, std::string_view role) {
+  const Json* value = item.Find("role");
+  return value != nullptr && value->string() == role;
+}
+
+// Without what stands before `begin`, but for what the system says.
+Items CutAt(const Items& items, size_t begin) {
+  Items kept;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const bool system = HasRole(*items[i], "system") || HasRole(*items[i], "developer");
+    if (i >= begin || system) kept.push_back(items[i]);
+  }
+  return kept;
+}
+
+// With "truncation": "auto" the oldest turns give way until the prompt fits: as few as will do. A
+// turn begins with a message of the user, so no call is cut off from its result.
+Result<ChatPlan> Plan(const Json& body, const DialectContext& context, const Source& source,
+                      const Tools& tools) {
+  const Items items = ItemsOf(source);
+  const size_t input_count = source.input->size();
+  Result<ChatPlan> whole = PlanItems(body, context, items, input_count, tools);
+  const auto fits = [&](const ChatPlan& plan) {
+    return plan.ids.size() < static_cast<size_t>(context.max_model_len);
+  };
+  const Json* truncation = FindField(body, "truncation");
+  if (truncation == nullptr || truncation->string() != "auto" || !whole.ok() || fits(*whole)) {
+    return whole;
+  }
+  std::vector<size_t> cuts;
+  for (size_t i = 1; i < items.size(); ++i) {
+    if (HasRole(*items[i], "user")) cuts.push_back(i);
+  }
+  size_t low = 0, high = cuts.size();  // the first cut that fits lies in [low, high]
+  Result<ChatPlan> best = std::move(whole);
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    const Items kept = CutAt(items, cuts[middle]);
+    Result<ChatPlan> plan =
+        PlanItems(body, context, kept, std::min(input_count, kept.size()), tools);
+    if (!plan.ok()) return plan;
+    if (fits(*plan)) {
+      high = middle;
+      best = std::move(plan);
+    } else {
+      low = middle + 1;
+    }
+  }
+  return best;
 }
 
 // What a response repeats of its request, in every event that shows it whole; longer things are
@@ -300,7 +358,7 @@ Json Snapshot(const Json& body, const SamplingParams& sampling, const std::strin
   out.Set("error", Json());
   out.Set("tools", ToolSettings(body));
   out.Set("tool_choice", Or(body, "tool_choice", Json::String("auto")));
-  out.Set("truncation", Json::String("disabled"));
+  out.Set("truncation", Or(body, "truncation", Json::String("disabled")));
   out.Set("parallel_tool_calls", Or(body, "parallel_tool_calls", Json::Bool(true)));
   out.Set("text", TextSettings(body));
   out.Set("top_p", Json::Double(static_cast<double>(sampling.top_p)));
@@ -332,8 +390,8 @@ void EndSnapshot(const Json& body, bool stored, bool background,
   for (const std::string& warning : warnings) list.Push(Json::String(warning));
 }
 
-// A stored response is read back under its id: the id must fit into a path and be nobody else's.
-Status CheckStoredId(const ResponsesResponseOptions& options, ResponseStore& store) {
+// A stored response is read back under its id: the id must fit into a path.
+Status CheckStoredId(const ResponsesResponseOptions& options) {
   const std::string& id = options.call.request_id;
   const bool plain = std::all_of(id.begin(), id.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -341,10 +399,6 @@ Status CheckStoredId(const ResponsesResponseOptions& options, ResponseStore& sto
   });
   if (!plain) {
     return Invalid("\"request_id\" of a stored response may hold letters, digits, - and _")
-        .WithParam("request_id");
-  }
-  if (!id.empty() && store.Get(options.id).ok()) {
-    return Invalid(Format("\"request_id\": a response {} is stored already", options.id))
         .WithParam("request_id");
   }
   return {};
@@ -367,7 +421,7 @@ Result<DialectCall> ParseResponses(const Json& body, const DialectContext& conte
   DI_TRY(ReadBool(body, "store", &store));
   DI_TRY(ReadBool(body, "background", &background));
   store = store && context.responses != nullptr;
-  if (store) DI_TRY(CheckStoredId(options, *context.responses));
+  if (store) DI_TRY(CheckStoredId(options));
   if (background && !store) {
     return Invalid("\"background\" needs \"store\": true, and a server that keeps responses")
         .WithParam("background");
@@ -377,6 +431,7 @@ Result<DialectCall> ParseResponses(const Json& body, const DialectContext& conte
   }
   DialectCall call;
   call.mode = options.call.mode;
+  sampling.thinking = plan.thinking;
   DI_ASSIGN(Request request,
             MakeRequest(std::move(plan.ids), sampling, options.call, context, "input"));
   options.prompt_tokens = static_cast<int64_t>(request.prompt.size());

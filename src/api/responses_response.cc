@@ -38,9 +38,11 @@ ResponsesResponse::ResponsesResponse(ResponsesResponseOptions options)
   usage_.prompt_tokens = options_.prompt_tokens;
 }
 
-void ResponsesResponse::OnStart(std::function<void()> cancel) {
-  if (options_.store == nullptr) return;
-  options_.store->Begin(options_.id, body_, options_.history, options_.input, std::move(cancel));
+Status ResponsesResponse::OnStart(std::function<void()> cancel) {
+  if (options_.store == nullptr) return {};
+  DI_ASSIGN(stored_, options_.store->Begin(options_.id, body_, options_.history, options_.input,
+                                           std::move(cancel)));
+  return {};
 }
 
 void ResponsesResponse::OnDelta(int /*prompt*/, OutputDelta delta, std::string* out) {
@@ -255,8 +257,8 @@ void ResponsesResponse::Complete(std::string_view status) {
 }
 
 void ResponsesResponse::Keep() {
-  if (options_.store == nullptr) return;
-  options_.store->End(options_.id, body_, std::make_shared<const std::vector<Json>>(items_));
+  if (stored_ == 0) return;
+  options_.store->End(stored_, body_, std::make_shared<const std::vector<Json>>(items_));
 }
 
 void ResponsesResponse::Finish(std::string* out) {

@@ -31,7 +31,7 @@ struct ResponsesResponseOptions {
 class ResponsesResponse final : public ResponseStream {
  public:
   explicit ResponsesResponse(ResponsesResponseOptions options);
-  void OnStart(std::function<void()> cancel) override;
+  Status OnStart(std::function<void()> cancel) override;
   void OnDelta(int prompt, OutputDelta delta, std::string* out) override;
   void Finish(std::string* out) override;
   void Fail(const Status& status, std::string* out) override;
@@ -63,7 +63,8 @@ class ResponsesResponse final : public ResponseStream {
   void Keep();
 
   const ResponsesResponseOptions options_;
-  Json body_;  // the snapshot as it is now
+  ResponseStore::Handle stored_ = 0;  // 0: not kept
+  Json body_;                         // the snapshot as it is now
   OutputReader reader_;
   ChoiceNews pending_;
   bool started_ = false, open_ = false;

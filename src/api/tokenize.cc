@@ -1,5 +1,7 @@
 #include "api/tokenize.h"
 
+#include <span>
+
 #include "api/apply_template.h"
 #include "api/chat_plan.h"
 #include "api/error.h"
@@ -10,6 +12,17 @@ namespace deepinfer {
 namespace {
 
 constexpr size_t kIdsMax = size_t{16} << 20;
+constexpr std::string_view kTextFields[] = {
+    "model",         "prompt",      "content",           "add_special", "add_special_tokens",
+    "parse_special", "with_pieces", "return_token_strs",
+};
+constexpr std::string_view kIdsFields[] = {"model", "tokens", "skip_special_tokens"};
+
+Status CheckFields(const Json& body, std::span<const std::string_view> known,
+                   const DialectContext& context) {
+  if (context.unknown_fields == DialectContext::UnknownFields::kWarn) return {};
+  return CheckMembers(body, known, "");
+}
 
 Status NeedTokenizer(const DialectContext& context) {
   if (context.tokenizer != nullptr) return {};
@@ -25,6 +38,7 @@ Result<std::vector<TokenId>> EncodeMessages(const Json& body, const Json& messag
 }
 
 Result<std::vector<TokenId>> EncodeText(const Json& body, const DialectContext& context) {
+  DI_TRY(CheckFields(body, kTextFields, context));
   const Json* prompt = FindField(body, "prompt");
   const Json* content = FindField(body, "content");
   const Json* text = prompt != nullptr ? prompt : content;
@@ -93,6 +107,7 @@ Result<Json> Tokenize(const Json& body, const DialectContext& context) {
 Result<Json> Detokenize(const Json& body, const DialectContext& context) {
   DI_TRY(NeedTokenizer(context));
   if (!body.is_object()) return Invalid("the request body must be a JSON object");
+  DI_TRY(CheckFields(body, kIdsFields, context));
   if (FindField(body, "tokens") == nullptr) {
     return Invalid("\"tokens\" is required: a list of token ids").WithParam("tokens");
   }

@@ -22,7 +22,7 @@ class HttpClientTest : public testing::Test {
     config.port = 0;
     HttpHooks hooks;
     hooks.admit = [](const HttpRequest&) { return HttpAdmission(); };
-    hooks.error = [](int status, const std::string& message) {
+    hooks.error = [](int status, const std::string& message, const deepinfer::HttpRequest&) {
       return HttpResponse{status, "text/plain", {}, message};
     };
     hooks.handle = [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {

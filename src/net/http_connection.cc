@@ -170,7 +170,8 @@ void HttpConnection::OnRead(size_t bytes, ReadEnd end) {
         writer_->Close(CloseReason::kPeerLeft);
       }
     } else if (state_ == State::kBody) {
-      Refuse(shared_->hooks.error(400, "the connection ended before the request body did"));
+      Refuse(
+          shared_->hooks.error(400, "the connection ended before the request body did", request_));
     } else if (state_ != State::kClosed) {
       Close();
     }
@@ -214,7 +215,11 @@ void HttpConnection::OnParseError(const std::string& detail, int status) {
     message = Format("request bodies in flight hold more than {} bytes; retry later",
                      config.body_bytes_in_flight_max);
   }
-  Refuse(shared_->hooks.error(status, message));
+  if (request_.path.empty()) {  // as much as was read of it
+    Result<HttpTarget> target = ParseHttpTarget(std::string(parser_->request.get().target()));
+    if (target.ok()) request_.path = std::move(target->path);
+  }
+  Refuse(shared_->hooks.error(status, message, request_));
 }
 
 // Copies the header out of the parser; a status other than 0 refuses the request.
@@ -271,7 +276,7 @@ void HttpConnection::OnHeader() {
   ++shared_->counters.requests_total;
   std::string message;
   if (const int status = ReadHead(&message); status != 0) {
-    Refuse(shared_->hooks.error(status, message));
+    Refuse(shared_->hooks.error(status, message, request_));
     return;
   }
   HttpAdmission admission = shared_->hooks.admit(request_);
@@ -283,9 +288,11 @@ void HttpConnection::OnHeader() {
     counted_ = true;
     const int64_t running = ++shared_->counters.requests_in_flight;
     if (running > shared_->config.requests_in_flight_max) {
-      HttpResponse busy = shared_->hooks.error(
-          503, Format("{} requests are in flight, the limit is {}; retry later", running - 1,
-                      shared_->config.requests_in_flight_max));
+      HttpResponse busy =
+          shared_->hooks.error(503,
+                               Format("{} requests are in flight, the limit is {}; retry later",
+                                      running - 1, shared_->config.requests_in_flight_max),
+                               request_);
       busy.headers.Add("Retry-After", "1");
       Refuse(std::move(busy));
       return;
@@ -313,9 +320,13 @@ void HttpConnection::Dispatch() {
   writer_ = writer;
   // Shared with the route: when it lets go without an answer, the client must not wait for ever.
   std::shared_ptr<ResponseWriter> handle(
-      writer.get(), [writer, error = shared_->hooks.error](ResponseWriter* forgotten) {
+      writer.get(),
+      [writer, error = shared_->hooks.error, path = request_.path](ResponseWriter* forgotten) {
         if (!forgotten->answered()) {
-          forgotten->Send(error(500, "the request ended without an answer"));
+          HttpRequest head;
+          head.path = path;
+          head.request_id = forgotten->request_id();
+          forgotten->Send(error(500, "the request ended without an answer", head));
         }
         forgotten->Abort();  // a stream without its end
       });
@@ -384,10 +395,11 @@ void HttpConnection::OnTick(int64_t now_ms) {
     Close();
   } else if (state_ == State::kHeader) {
     Refuse(shared_->hooks.error(
-        408, Format("the request header took longer than {} ms", config.header_timeout_ms)));
+        408, Format("the request header took longer than {} ms", config.header_timeout_ms),
+        request_));
   } else {
     Refuse(shared_->hooks.error(
-        408, Format("the request body took longer than {} ms", config.body_timeout_ms)));
+        408, Format("the request body took longer than {} ms", config.body_timeout_ms), request_));
   }
 }
 

@@ -65,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   shared.config.cors_origins = {"http://a"};
   shared.hooks.admit = deepinfer::Admit;
   shared.hooks.handle = deepinfer::Answer;
-  shared.hooks.error = [](int status, const std::string& message) {
+  shared.hooks.error = [](int status, const std::string& message, const deepinfer::HttpRequest&) {
     return deepinfer::HttpResponse{status, "text/plain", {}, message};
   };
   const auto thread = std::make_shared<deepinfer::IoThread>(&shared);

@@ -191,7 +191,8 @@ void HttpServer::Impl::Accepted(const error_code& error, tcp::socket socket, IoT
     socket.non_blocking(true, ignored);
     HttpResponse busy = shared.hooks.error(
         503,
-        Format("{} connections are open, the limit; retry later", shared.config.connections_max));
+        Format("{} connections are open, the limit; retry later", shared.config.connections_max),
+        HttpRequest());
     const std::string text = Format(
         "HTTP/1.1 503 {}\r\nContent-Type: {}\r\nRetry-After: 1\r\nConnection: close\r\n"
         "Content-Length: {}\r\n\r\n{}",

@@ -47,8 +47,9 @@ struct HttpHooks {
   std::function<HttpAdmission(const HttpRequest& head)> admit;
   std::function<void(HttpRequest request, std::shared_ptr<ResponseWriter> writer)> handle;
   // An answer that the server makes itself (408, 413, 431, ...); also called where a route let go
-  // of its writer.
-  std::function<HttpResponse(int status, const std::string& message)> error;
+  // of its writer. `head`: as much of the request as is known, perhaps nothing.
+  std::function<HttpResponse(int status, const std::string& message, const HttpRequest& head)>
+      error;
 };
 
 struct HttpServerStats {

@@ -25,7 +25,7 @@ class HttpServerTest : public testing::Test {
     hooks.handle = [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
       Handle(std::move(request), std::move(writer));
     };
-    hooks.error = [](int status, const std::string& message) {
+    hooks.error = [](int status, const std::string& message, const deepinfer::HttpRequest&) {
       return HttpResponse{status, "text/plain", {}, message};
     };
     server_ = std::make_unique<HttpServer>(config, hooks);
@@ -543,7 +543,7 @@ TEST_F(HttpServerTest, PortInUseIsExplained) {
   config.port = server_->port();
   HttpHooks hooks{[](const HttpRequest&) { return HttpAdmission(); },
                   [](HttpRequest, std::shared_ptr<ResponseWriter>) {},
-                  [](int, const std::string&) { return HttpResponse(); }};
+                  [](int, const std::string&, const HttpRequest&) { return HttpResponse(); }};
   HttpServer other(config, hooks);
   const Status status = other.Start();
   ASSERT_FALSE(status.ok());

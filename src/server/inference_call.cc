@@ -43,7 +43,7 @@ void InferenceCall::Start() {
   self_ = shared_from_this();
   const std::shared_ptr<InferenceCall> keep = self_;
   // Who learns of the response may cancel it before the engine has all of it.
-  dialect_.response->OnStart([weak = weak_from_this()] {
+  refusal_ = dialect_.response->OnStart([weak = weak_from_this()] {
     if (const std::shared_ptr<InferenceCall> call = weak.lock()) call->Cancel();
   });
   for (size_t i = 0; i < dialect_.requests.size(); ++i) {
@@ -51,6 +51,7 @@ void InferenceCall::Start() {
   }
   size_t submitted = 0;
   for (Request& request : dialect_.requests) {
+    if (!refusal_.ok()) break;
     awaits_grammar_ |= request.sampling.grammar.has_value();
     Result<RequestId> id = context_.engine->Submit(std::move(request), &sinks_[submitted]);
     if (!id.ok()) {

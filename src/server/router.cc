@@ -52,7 +52,6 @@ HttpResponse Router::Preflight(const HttpRequest& head, const std::string& allow
 
 HttpAdmission Router::Admit(const HttpRequest& head) const {
   HttpAdmission admission;
-  const ErrorShape shape = ErrorShapeOf(head.path);
   const Route* route = Find(head.method, head.path);
   const std::string allowed = route == nullptr ? AllowedMethods(head.path) : std::string();
   if (head.method == "OPTIONS" && (!allowed.empty() || head.path == "*")) {
@@ -63,7 +62,7 @@ HttpAdmission Router::Admit(const HttpRequest& head) const {
   const bool open = route != nullptr && route->access == Route::Access::kPublic;
   if (!open && !auth_->Allows(head.headers)) {
     admission.refusal =
-        error_(401, "missing or wrong API key; send it as \"Authorization: Bearer KEY\"", shape);
+        error_(401, "missing or wrong API key; send it as \"Authorization: Bearer KEY\"", head);
     admission.refusal->headers.Add("WWW-Authenticate", "Bearer");
     return admission;
   }
@@ -72,12 +71,12 @@ HttpAdmission Router::Admit(const HttpRequest& head) const {
     return admission;
   }
   if (allowed.empty()) {
-    admission.refusal = error_(404, Format("no route {:.128}", head.path), shape);
+    admission.refusal = error_(404, Format("no route {:.128}", head.path), head);
   } else {
     admission.refusal = error_(
         405,
         Format("{:.32} is not allowed on {:.128}; allowed: {}", head.method, head.path, allowed),
-        shape);
+        head);
     admission.refusal->headers.Add("Allow", allowed);
   }
   return admission;
@@ -86,7 +85,7 @@ HttpAdmission Router::Admit(const HttpRequest& head) const {
 void Router::Handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) const {
   const Route* route = Find(request.method, request.path);
   if (route == nullptr) {
-    writer->Send(error_(404, Format("no route {:.128}", request.path), ErrorShapeOf(request.path)));
+    writer->Send(error_(404, Format("no route {:.128}", request.path), request));
     return;
   }
   route->handle(std::move(request), std::move(writer));

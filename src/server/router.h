@@ -27,7 +27,8 @@ struct Route {
 class Router {
  public:
   // Shapes the body of a refusal in the way of the dialect that the path belongs to.
-  using ErrorMaker = std::function<HttpResponse(int, const std::string& message, ErrorShape)>;
+  using ErrorMaker =
+      std::function<HttpResponse(int, const std::string& message, const HttpRequest& head)>;
   Router(const Auth* auth, ErrorMaker error);
 
   void Add(Route route);

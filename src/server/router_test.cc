@@ -8,7 +8,8 @@ namespace {
 class RouterTest : public testing::Test {
  protected:
   RouterTest()
-      : auth_({"key"}), router_(&auth_, [](int status, const std::string& message, ErrorShape) {
+      : auth_({"key"}),
+        router_(&auth_, [](int status, const std::string& message, const HttpRequest&) {
           return HttpResponse{status, "text/plain", {}, message};
         }) {
     const auto handle = [this](HttpRequest request, std::shared_ptr<ResponseWriter>) {

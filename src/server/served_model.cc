@@ -92,12 +92,14 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const ServerConfig& config,
                                   .top_logprobs_max = served->engine->limits().max_logprobs},
                      .vocab = served->engine->limits().vocab,
                      .max_model_len = served->engine->limits().max_model_len,
+                     .embedding_size = served->engine->limits().embedding_size,
                      .created_s = static_cast<int64_t>(std::time(nullptr)),
                      .stream_interval = config.stream_interval,
                      .trust = config.trust_user_special_tokens ? SpecialTokenTrust::kEverywhere
                                                                : SpecialTokenTrust::kTemplate};
   served->responses = MakeResponseStore(config);
   served->dialect.responses = served->responses.get();
+  if (config.usage_style == "deepseek") served->dialect.usage_style = UsageStyle::kDeepSeek;
   if (config.strict_api) {
     served->dialect.unknown_fields = DialectContext::UnknownFields::kRefuse;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "api/apply_template.h"
+#include "api/embeddings.h"
 #include "api/llama_server.h"
 #include "api/messages.h"
 #include "api/models.h"
@@ -70,8 +71,8 @@ constexpr char kFilesPath[] = "/v1/files";
 Server::Server(ServerConfig config)
     : config_(std::move(config)),
       auth_(config_.api_keys),
-      router_(&auth_, [this](int status, const std::string& message, ErrorShape shape) {
-        return CountedError(status, message, shape);
+      router_(&auth_, [this](int status, const std::string& message, const HttpRequest& head) {
+        return CountedError(status, message, ErrorShapeOf(head.path), head.request_id);
       }) {
   AddRoutes();
 }
@@ -101,8 +102,8 @@ Status Server::Start(std::function<void(const Status&)> on_loaded, Loader loader
                 [this](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
                   router_.Handle(std::move(request), std::move(writer));
                 },
-                [this](int status, const std::string& message) {
-                  return CountedError(status, message);
+                [this](int status, const std::string& message, const HttpRequest& head) {
+                  return CountedError(status, message, ErrorShapeOf(head.path), head.request_id);
                 }});
   DI_TRY(http_->Start());
   loading_ = std::thread([this, on_loaded = std::move(on_loaded), loader = std::move(loader)] {
@@ -183,6 +184,7 @@ void Server::AddRoutes() {
   AddView("/slots", LlamaSlots);
   AddInference("/v1/chat/completions", ParseChatCompletion);
   AddInference("/v1/completions", ParseCompletion);
+  AddInference("/v1/embeddings", ParseEmbeddings);
   AddResponses();
   if (!config_.batch_dir.empty()) AddBatches();
   for (const char* path : {"/v1/messages", "/anthropic/v1/messages"}) {
@@ -325,6 +327,7 @@ void Server::AddPrepared(const char* path, PreparedAnswer answer) {
 
 // Browsers send any other type across origins without asking first, so nothing else is read.
 bool Server::IsJson(const HttpRequest& request, ResponseWriter& writer) const {
+  if (!IsPlain(request, writer)) return false;
   const std::string* type = request.headers.Find("content-type");
   const std::string_view media = type == nullptr
                                      ? std::string_view()
@@ -338,8 +341,22 @@ bool Server::IsJson(const HttpRequest& request, ResponseWriter& writer) const {
   return false;
 }
 
+// False after a 415 was sent: a body that is packed is not unpacked.
+bool Server::IsPlain(const HttpRequest& request, ResponseWriter& writer) const {
+  const std::string* encoding = request.headers.Find("content-encoding");
+  if (encoding == nullptr || EqualsIgnoreCase(*encoding, "identity")) return true;
+  HttpResponse refusal = HttpError(
+      415,
+      Format("\"Content-Encoding: {:.64}\" is not supported: send the body as it is", *encoding),
+      ErrorShapeOf(request.path), writer.request_id());
+  refusal.headers.Add("Accept-Encoding", "identity");
+  Reply(writer, std::move(refusal));
+  return false;
+}
+
 // They send forms without asking as well, and say then where the page is from.
 bool Server::IsOwnForm(const HttpRequest& request, ResponseWriter& writer) const {
+  if (!IsPlain(request, writer)) return false;
   const std::string* origin = request.headers.Find("origin");
   if (origin == nullptr) return true;
   for (const std::string& allowed : config_.allowed_origins) {
@@ -351,9 +368,10 @@ bool Server::IsOwnForm(const HttpRequest& request, ResponseWriter& writer) const
   return false;
 }
 
-HttpResponse Server::CountedError(int status, const std::string& message, ErrorShape shape) const {
+HttpResponse Server::CountedError(int status, const std::string& message, ErrorShape shape,
+                                  const std::string& request_id) const {
   counters_.AddResponse(status);
-  return HttpError(status, message, shape);
+  return HttpError(status, message, shape, request_id);
 }
 
 void Server::Reply(ResponseWriter& writer, HttpResponse response) const {

@@ -51,6 +51,7 @@ class Server {
   void AddView(const char* path, LlamaView view);
   void AddResponses();
   void AddBatches();
+  bool IsPlain(const HttpRequest& request, ResponseWriter& writer) const;
   // False after a refusal was sent: the form of another site.
   bool IsOwnForm(const HttpRequest& request, ResponseWriter& writer) const;
   // Runs `answer` on a prep thread.
@@ -64,8 +65,8 @@ class Server {
   const ServedModel* ServedOr503(const HttpRequest& request, ResponseWriter& writer) const;
   // False after a 415 was sent.
   bool IsJson(const HttpRequest& request, ResponseWriter& writer) const;
-  HttpResponse CountedError(int status, const std::string& message,
-                            ErrorShape shape = ErrorShape::kOpenAi) const;
+  HttpResponse CountedError(int status, const std::string& message, ErrorShape shape,
+                            const std::string& request_id) const;
   void Reply(ResponseWriter& writer, HttpResponse response) const;
 
   const ServerConfig config_;

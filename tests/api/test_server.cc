@@ -69,6 +69,8 @@ bool ApiTestServer::Options::ApplyText(const std::string& name, const Json& valu
     if (value.string() == "hermes") text = MakeTinyText(TinyTemplate::kHermes);
     if (value.string() == "llama") text = MakeTinyText(TinyTemplate::kLlama);
     text.prompt_profile = FindPromptProfile(value.string());
+  } else if (name == "usage_style") {
+    config.usage_style = value.string();
   } else if (name == "prefix_caching") {
     config.engine.enable_prefix_caching = *value.AsBool();
   } else if (name == "strict_api") {
@@ -144,6 +146,7 @@ Result<std::unique_ptr<ServedModel>> ApiTestServer::Options::MakeModel() {
   served->dialect.stream_interval = config.stream_interval;
   served->responses = MakeResponseStore(config);
   served->dialect.responses = served->responses.get();
+  if (config.usage_style == "deepseek") served->dialect.usage_style = UsageStyle::kDeepSeek;
   if (config.strict_api) {
     served->dialect.unknown_fields = DialectContext::UnknownFields::kRefuse;
   }

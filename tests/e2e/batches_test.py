@@ -2,9 +2,11 @@
 
 usage: batches_test.py [unittest arguments]; DEEPINFER_BINARY names the binary.
 """
+import base64
 import json
 import os
 import shutil
+import struct
 import tempfile
 import time
 import unittest
@@ -177,6 +179,28 @@ class BatchesTest(unittest.TestCase):
                 {'Content-Type': f'multipart/form-data; boundary={BOUNDARY}',
                  'Origin': 'http://other.example'})
             self.assertEqual(status, 403)
+
+    def test_embeddings(self):
+        with self.server() as server:
+            whole = self.call(server, 'POST', '/v1/embeddings', {'input': [[5, 6, 7], [8, 9]]})
+            vectors = [item['embedding'] for item in whole['data']]
+            for vector in vectors:
+                self.assertAlmostEqual(sum(x * x for x in vector), 1, places=4)
+            self.assertEqual(whole['usage'], {'prompt_tokens': 5, 'total_tokens': 5})
+            packed = self.call(server, 'POST', '/v1/embeddings',
+                               {'input': [8, 9], 'encoding_format': 'base64'})
+            data = base64.b64decode(packed['data'][0]['embedding'])
+            got = struct.unpack(f'<{len(data) // 4}f', data)
+            self.assertEqual(len(got), len(vectors[1]))
+            # One prompt or two, from the cache or not: the same bits.
+            self.assertEqual([struct.pack('<f', x) for x in vectors[1]],
+                             [struct.pack('<f', x) for x in got])
+            file = self.upload(server, [json.dumps({
+                'custom_id': 'a', 'url': '/v1/embeddings', 'body': {'input': [8, 9]}})])
+            batch = self.create(server, file['id'], '/v1/embeddings')
+            batch = self.wait(server, batch['id'], lambda b: b['status'] == 'completed')
+            answer = self.lines(server, batch['output_file_id'])[0]['response']['body']
+            self.assertEqual(answer['data'][0]['embedding'], vectors[1])
 
     def failed(self, server, batch_id):
         deadline = time.monotonic() + PATIENCE_S

@@ -6,6 +6,7 @@ Packages that are not installed (openai, anthropic) are skipped and counted.
 import asyncio
 import json
 import os
+import tempfile
 import unittest
 
 from server_process import ROOT, Server
@@ -155,6 +156,32 @@ class OpenAiTest(DialectTest):
         self.assertEqual(caught.exception.param, 'response_format.json_schema.schema')
         with self.assertRaises(openai.NotFoundError):
             self.client.responses.create(model='none', input='x')
+
+
+class ThinkingTest(unittest.TestCase):
+    """Needs no package: a template that begins to think, and a model that would not stop."""
+    TEMPLATE = '{% for m in messages %}<｜User｜>{{ m.content }}{% endfor %}<｜Assistant｜><think>'
+
+    def test_budget_is_kept(self):
+        with tempfile.NamedTemporaryFile('w', suffix='.jinja') as template:
+            template.write(self.TEMPLATE)
+            template.flush()
+            with Server('--max-model-len', '4096', model=MODEL, template=template.name) as server:
+                body = {'messages': TURN, 'max_tokens': 24, 'seed': 5, 'ignore_eos': True}
+                _, free = server.post('/v1/chat/completions', body)
+                self.assertEqual(self.reasoning(free), 24)
+                for budget in (1, 7):
+                    thinking = {'type': 'enabled', 'budget_tokens': budget}
+                    _, answer = server.post('/v1/chat/completions', {**body, 'thinking': thinking})
+                    # The mark that ends it counts as well.
+                    self.assertEqual(self.reasoning(answer), budget + 1)
+                _, answer = server.post('/v1/chat/completions',
+                                        {**body, 'thinking_token_budget': 0})
+                self.assertEqual(self.reasoning(answer), 1)
+
+    @staticmethod
+    def reasoning(answer):
+        return answer['usage']['completion_tokens_details']['reasoning_tokens']
 
 
 @unittest.skipIf(anthropic is None, 'the anthropic package is not installed')
