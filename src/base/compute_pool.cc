@@ -70,6 +70,7 @@ struct alignas(64) Lane {
   std::atomic<uint64_t> range{0};
   std::atomic<uint32_t> parked{0};
   std::atomic<uint32_t> busy{0};      // may hold a claimed chunk
+  std::atomic<bool> join{false};      // its core came back: help with the job that goes on
   std::atomic<int> cpu{-1};           // where it was seen last
   std::atomic<int64_t> worked_ns{0};  // in chunks, on another core than the caller
   // Of the current job; the caller reads them when all is done, and clears them before the next.
@@ -123,6 +124,7 @@ struct ComputePool::Impl {
   int64_t OwnLoss(int64_t own_ns, int own_chunks);
   bool SharesCpuWithBusyHelper() const;
   void EndBenches(int64_t now_ns);
+  void Recall();
   int active_now() const { return active.load(std::memory_order_relaxed); }
   bool lent_now() const { return lent.load(std::memory_order_relaxed); }
   bool Absent(size_t lane) const {
@@ -130,8 +132,9 @@ struct ComputePool::Impl {
   }
   // Settles for the next job who takes part; the number of helpers.
   int CallUp() {
-    lent_in_job = lent_now();
-    return active_now() - (lent_in_job && !lanes.back().trust.benched() ? 1 : 0);
+    lent_in_job = lent_now() && !lanes.back().trust.benched();
+    may_return.store(lent_in_job, std::memory_order_relaxed);
+    return active_now() - (lent_in_job ? 1 : 0);
   }
 
   const int num_threads;
@@ -148,6 +151,7 @@ struct ComputePool::Impl {
   alignas(64) std::atomic<uint32_t> caller_parked{0};
   std::atomic<int> active{0};
   alignas(64) std::atomic<bool> lent{false};  // the core of the last helper
+  std::atomic<bool> may_return{false};        // that helper is trusted: it may join a job
   // Of the caller alone.
   bool lent_in_job = false;
   int64_t own_switches = 0;  // when it was last asked
@@ -172,7 +176,8 @@ void ComputePool::Impl::HelperLoop(int thread) {
   Lane& lane = lanes[static_cast<size_t>(thread)];
   const auto has_work = [&lane] {
     const uint64_t word = lane.range.load(std::memory_order_seq_cst);
-    return static_cast<uint32_t>(word >> 32) < static_cast<uint32_t>(word);
+    return static_cast<uint32_t>(word >> 32) < static_cast<uint32_t>(word) ||
+           lane.join.load(std::memory_order_seq_cst);
   };
   int64_t idle_since_ns = NowNs();
   int64_t worked_ns = 0;
@@ -181,6 +186,7 @@ void ComputePool::Impl::HelperLoop(int thread) {
     for (int spin = 0; spin < 32 && !has_work(); ++spin) Pause();
     if (has_work()) {
       const int cpu = sched_getcpu();
+      lane.join.store(false, std::memory_order_relaxed);
       lane.busy.store(1, std::memory_order_relaxed);
       lane.cpu.store(cpu, std::memory_order_relaxed);
       const int64_t begin_ns = NowNs();
@@ -313,6 +319,15 @@ void ComputePool::Impl::EndBenches(int64_t now_ns) {
   }
 }
 
+// Brings back the helper whose core was lent, in the middle of a job: a long one would not wait for
+// the next.
+void ComputePool::Impl::Recall() {
+  Lane& lane = lanes.back();
+  lane.join.store(true, std::memory_order_seq_cst);
+  if (lane.parked.load(std::memory_order_seq_cst) == 0) return;
+  if (lane.parked.exchange(0, std::memory_order_seq_cst) != 0) FutexWake(&lane.parked);
+}
+
 // Gives the caller and every helper that takes part a contiguous share, and wakes who is parked.
 void ComputePool::Impl::Publish(int chunks, int helpers_present) {
   const int64_t shares = std::min(chunks, 1 + helpers_present);
@@ -322,9 +337,9 @@ void ComputePool::Impl::Publish(int chunks, int helpers_present) {
   done.store(0, std::memory_order_relaxed);
   lanes[0].cpu.store(sched_getcpu(), std::memory_order_relaxed);
   int64_t share = 0;
-  for (size_t i = 0; i < lanes.size() && share < shares; ++i) {
-    if (Absent(i)) continue;
+  for (size_t i = 0; i < lanes.size(); ++i) {
     lanes[i].job_chunks.store(0, std::memory_order_relaxed);
+    if (Absent(i) || share == shares) continue;
     lanes[i].range.store(PackRange(share_begin(share), share_begin(share + 1)),
                          std::memory_order_seq_cst);
     ++share;
@@ -369,7 +384,10 @@ void ComputePool::LendCore() {
   if (impl_->has_all_cores) impl_->lent.store(true, std::memory_order_relaxed);
 }
 
-void ComputePool::ReturnCore() { impl_->lent.store(false, std::memory_order_relaxed); }
+void ComputePool::ReturnCore() {
+  if (!impl_->lent.exchange(false, std::memory_order_relaxed)) return;
+  if (impl_->may_return.load(std::memory_order_relaxed)) impl_->Recall();
+}
 
 void ComputePool::RunErased(int chunks, ChunkFn fn, void* context) {
   Impl& impl = *impl_;
@@ -379,7 +397,7 @@ void ComputePool::RunErased(int chunks, ChunkFn fn, void* context) {
     if (impl.active_now() < impl.num_threads - 1) impl.EndBenches(now_ns);
   }
   const int helpers = chunks > 1 ? impl.CallUp() : 0;
-  if (helpers == 0) {
+  if (helpers == 0 && !(chunks > 1 && impl.lent_in_job)) {
     for (int chunk = 0; chunk < chunks; ++chunk) fn(context, chunk, 0);
     return;
   }

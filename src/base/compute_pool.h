@@ -17,7 +17,8 @@ class ComputePool {
   ~ComputePool();
   int threads() const;
   // A thread that works beside the owner needs a core for a moment and the pool has them all: from
-  // LendCore (the owner's) to ReturnCore (any thread's) the last helper takes no work and parks.
+  // LendCore (the owner's) to ReturnCore (any thread's) the last helper takes no work and parks;
+  // then it joins the job that goes on.
   // Nothing happens where the pool leaves a core free.
   void LendCore();
   void ReturnCore();

@@ -145,6 +145,27 @@ TEST(ComputePool, ALentCoreIsLeftAloneUntilItComesBack) {
   EXPECT_TRUE(helped);
 }
 
+TEST(ComputePool, AReturnedCoreHelpsWithTheJobThatGoesOn) {
+  const int threads = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+  ComputePool pool(threads);
+  pool.LendCore();
+  std::vector<int> hits(4 * static_cast<size_t>(threads));
+  std::atomic<bool> helped{false};
+  std::atomic<bool> returned{false};
+  const double give_up = NowSeconds() + 60.0;
+  pool.Run(static_cast<int>(hits.size()), [&](int chunk, int thread) {
+    hits[static_cast<size_t>(chunk)]++;
+    if (thread == threads - 1) {
+      helped = true;
+      return;
+    }
+    if (!returned.exchange(true)) pool.ReturnCore();
+    while (!helped && NowSeconds() < give_up) sched_yield();
+  });
+  EXPECT_TRUE(helped);
+  for (int hit : hits) EXPECT_EQ(hit, 1);
+}
+
 TEST(ComputePool, ManyPoolsStartAndStop) {
   for (int i = 0; i < 50; ++i) {
     ComputePool pool(1 + i % 4);
