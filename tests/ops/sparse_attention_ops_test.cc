@@ -189,11 +189,11 @@ class Harness {
     const Floats kv = All(step, kKv, s_.dim);
     std::vector<std::byte> encoded(static_cast<size_t>(count * WindowRowBytes(s_.dim)));
     const std::vector<int32_t> none(static_cast<size_t>(count), 0);
-    const int32_t begin = start;
+    const std::vector<int32_t> begin = {start};
     const WindowArgs args{.q = q.data(),
                           .kv = kv.data(),
                           .rows = encoded.data(),
-                          .begin = &begin,
+                          .begin = begin.data(),
                           .selected = none.data(),
                           .selected_count = none.data(),
                           .top_k = 1,
