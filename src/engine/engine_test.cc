@@ -311,5 +311,16 @@ TEST(Engine, ConfigurationErrorsNameTheField) {
   EXPECT_EQ(Engine::CheckConfig(config).param(), "threads");
 }
 
+TEST(Engine, AGrammarNeedsATokenizer) {
+  const std::unique_ptr<Engine> engine = MakeEngine(SmallConfig());
+  WaitSink sink;
+  Request request = MakeRequest(5, 5);
+  request.sampling.grammar = GrammarSource{GrammarSource::Kind::kRegex, "a"};
+  const Result<RequestId> id = engine->Submit(request, &sink);
+  EXPECT_EQ(id.status().code(), StatusCode::kInvalid);
+  EXPECT_EQ(id.status().param(), "grammar");
+  EXPECT_EQ(engine->Stats().waiting, 0);
+}
+
 }  // namespace
 }  // namespace deepinfer

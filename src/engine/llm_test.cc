@@ -60,6 +60,46 @@ TEST_F(LlmTest, OneBadPromptFailsAlone) {
   EXPECT_TRUE(outputs[2].status.ok());
 }
 
+TEST_F(LlmTest, AnswersKeepToAGrammar) {
+  sampling_.temperature = 1.5F;
+  sampling_.max_tokens = 20;
+  sampling_.n = 2;
+  sampling_.grammar = GrammarSource{GrammarSource::Kind::kRegex, "[a-z]{3} [0-9]"};
+  const std::vector<Prompt> prompts(6, Prompt{.token_ids = {5, 6, 7}});
+  for (const GenerateOutput& output : llm_->Generate(prompts, sampling_)) {
+    ASSERT_TRUE(output.status.ok()) << output.status.message();
+    for (const Completion& completion : output.completions) {
+      ASSERT_EQ(completion.text.size(), 5U) << completion.text;
+      EXPECT_EQ(completion.text[3], ' ');
+      EXPECT_EQ(completion.finish, FinishReason::kStop);
+    }
+  }
+  sampling_.grammar->text = "(";
+  sampling_.grammar->param = "guided_regex";
+  for (const GenerateOutput& output : llm_->Generate(prompts, sampling_)) {
+    EXPECT_EQ(output.status.code(), StatusCode::kInvalid);
+    EXPECT_NE(output.status.message().find("\"guided_regex\" cannot be enforced"),
+              std::string::npos);
+  }
+}
+
+// Threads that compile for requests which end with the engine.
+TEST_F(LlmTest, AnEngineMayGoWhileGrammarsAreCompiled) {
+  class Sink final : public OutputSink {
+    void OnOutput(OutputDelta /*delta*/) override {}
+  };
+  Sink sink;
+  Request request;
+  request.prompt = {5, 6};
+  for (int i = 0; i < 20; ++i) {
+    request.sampling.grammar = GrammarSource{
+        GrammarSource::Kind::kRegex, "([a-z]{1,40}[0-9]?){1," + std::to_string(i + 50) + "}"};
+    const Result<RequestId> id = llm_->engine().Submit(request, &sink);
+    if (i % 3 == 0 && id.ok()) llm_->engine().Cancel(*id);
+  }
+  llm_.reset();
+}
+
 TEST_F(LlmTest, TextSamplesLogprobsAndEcho) {
   sampling_.temperature = 1.0F;
   sampling_.seed = 3;

@@ -1,5 +1,6 @@
 #include "text/grammar/grammar_builder.h"
 
+#include <atomic>
 #include <exception>
 #include <list>
 #include <mutex>
@@ -41,6 +42,7 @@ struct GrammarBuilder::Impl {
 
   const Options options;
   const Clock* clock;
+  std::atomic<bool> stopping{false};  // what is queued is dropped
   mutable std::mutex mutex;
   Entries recent;  // most recent first
   std::unordered_map<std::string, Entries::iterator> entries;
@@ -49,6 +51,9 @@ struct GrammarBuilder::Impl {
 };
 
 GrammarResult GrammarBuilder::Impl::Compile(const GrammarSource& source, int64_t submitted_us) {
+  if (stopping.load(std::memory_order_relaxed)) {
+    return Unavailable("the server is shutting down and compiles no more grammars");
+  }
   if (clock->NowUs() - submitted_us > options.compile_us_max) {
     return Status(StatusCode::kDeadline,
                   Format("the grammar waited more than {} ms to be compiled: try again later",
@@ -106,7 +111,7 @@ void GrammarBuilder::Impl::Trim() {
 
 GrammarBuilder::GrammarBuilder(const Options& options, const Clock* clock)
     : impl_(std::make_unique<Impl>(options, clock)) {}
-GrammarBuilder::~GrammarBuilder() = default;
+GrammarBuilder::~GrammarBuilder() { impl_->stopping = true; }
 
 std::shared_ptr<const GrammarTicket> GrammarBuilder::Submit(const GrammarSource& source,
                                                             std::function<void()> on_ready) {

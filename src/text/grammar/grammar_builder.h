@@ -1,6 +1,6 @@
 // Compiles grammars away from the step path: own threads, a cache by content, a deadline for each
-// waiting request. Shared by whoever submits; safe on any thread. Destruction finishes or drops
-// what is queued and joins; tickets stay valid.
+// waiting request. Shared by whoever submits; safe on any thread. Destruction finishes what is
+// being compiled, drops what is queued and joins; tickets stay valid.
 #pragma once
 
 #include <atomic>

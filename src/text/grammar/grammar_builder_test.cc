@@ -132,7 +132,9 @@ TEST(GrammarBuilderTest, TicketsOutliveTheBuilder) {
   }
   for (const auto& ticket : tickets) {
     ASSERT_TRUE(ticket->ready());
-    EXPECT_TRUE(ticket->result().ok());
+    // Compiled, or dropped while it waited.
+    const Status& status = ticket->result().status();
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kUnavailable) << status.message();
   }
 }
 
