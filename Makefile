@@ -10,7 +10,7 @@ SOURCES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h'
 .PHONY: all configure demo test test-ops e2e constrained bench fuzz fuzzers sanitize format lint clean help
 .NOTPARALLEL:
 
-all: configure ## build build/cpu/deepinfer (PRESET=cpu|debug|sanitize)
+all: configure ## build build/cpu/deepinfer (PRESET=cpu|cuda|debug|sanitize)
 	cmake --build $(BUILD) -j $(JOBS) --target deepinfer
 
 configure:

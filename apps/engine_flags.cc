@@ -72,7 +72,7 @@ void AddEngineFlags(CommandLine* line, EngineConfig* config) {
   line->Group("Engine");
   line->AddChoice("--dtype", {"auto", "float32"}, &config->dtype,
                   "arithmetic; float32 is the reference everywhere");
-  line->AddChoice("--device", {"auto", "cpu"}, &config->device, "where the model runs");
+  line->AddChoice("--device", {"auto", "cpu", "cuda"}, &config->device, "where the model runs");
   line->AddAuto("-c,--max-model-len", &config->max_model_len,
                 "longest prompt and completion together; auto fits the memory");
   line->Add("--max-num-seqs", &config->max_num_seqs, "sequences that run at once");

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -106,7 +107,7 @@ struct RouterSpec {
   // The choice is a function of the token instead; ids within the range of the router.
   const int32_t* token_experts = nullptr;  // [token_count, top_k], host memory
   int32_t token_count = 0;
-  const int32_t* token = nullptr;          // [rows]
+  const int32_t* token = nullptr;  // [rows]
 };
 
 // Router and its experts; adds the result to `out`. The plain router is a softmax top-k.
@@ -129,6 +130,7 @@ struct BackendInfo {
   std::string isa;   // "scalar", "avx2", "avx512", "amx"
   int threads = 1;
   RowIo row_io = RowIo::kAuto;  // how models fetch rows of tables
+  bool host_memory = true;      // stages work on any memory of the host
 };
 
 // Of weights that are packed at first use; all zero when there are none.
@@ -155,14 +157,27 @@ class Backend {
   virtual ~Backend() = default;
   virtual const BackendInfo& info() const = 0;
 
-  // Zeroed memory that costs physical pages only once touched. Freed by the destructor of the
-  // returned pointer, which must not outlive the backend.
+  // Zeroed memory of the device. On a CPU it costs physical pages only once touched; elsewhere the
+  // host may not look into it. Freed by the destructor of the returned pointer, which must not
+  // outlive the backend.
   struct FreeBuffer {
     size_t bytes = 0;
-    void operator()(std::byte* data) const;
+    void (*free)(std::byte* data, size_t bytes) = nullptr;
+    void operator()(std::byte* data) const {
+      if (data != nullptr) free(data, bytes);
+    }
   };
   using Buffer = std::unique_ptr<std::byte, FreeBuffer>;
   virtual Result<Buffer> Allocate(size_t bytes) = 0;
+  // The same, for small arrays that host and stages both read and write. The host touches them only
+  // while no stage that uses them can be running: after Synchronize.
+  virtual Result<Buffer> AllocateShared(size_t bytes) { return Allocate(bytes); }
+  // Memory that Allocate can still give; -1: what the host has.
+  virtual int64_t free_bytes() const { return -1; }
+  // Copies between any two memories, as a stage. They do not overlap.
+  virtual void Copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  // Returns when all stages called so far are done.
+  virtual void Synchronize() {}
 
   // Packs `view` for this device in call order and drops its source pages from `file`.
   // Errors: a shape or type that the device does not support, NaN scales.
@@ -232,7 +247,7 @@ class Backend {
 constexpr int64_t kWeightCacheAuto = -1;
 
 struct BackendOptions {
-  std::string device = "auto";  // auto | cpu
+  std::string device = "auto";  // auto | cpu | cuda
   int threads = 0;              // 0: one per available core
   ComputeDtype dtype = ComputeDtype::kAuto;
   // Limit of packed experts (BindExperts): 0 packs all when bound; more packs an expert when it is
@@ -241,6 +256,8 @@ struct BackendOptions {
   int64_t weight_cache_bytes = 0;
   RowIo row_io = RowIo::kAuto;
   std::string cpu_isa = {};  // "", scalar, avx2, avx512, amx (DEEPINFER_CPU_ISA)
+  // For tests that look into the memory of a device: all of it is the host's, if slow.
+  enum class Memory { kDevice, kHost } memory = Memory::kDevice;
 };
 
 // The explicit table of devices. Errors name what was asked and what this machine has.

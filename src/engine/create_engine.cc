@@ -29,6 +29,11 @@ Status CheckReplay(const EngineConfig& config, const CacheLayout& layout, int dr
       .WithParam("yoco_prefill_keep_tokens");
 }
 
+int64_t FreeBytes(const Backend& backend) {
+  const int64_t of_device = backend.free_bytes();
+  return of_device >= 0 ? of_device : ReadTopology().memory_available_bytes;
+}
+
 // Memory that experts which are packed as they are used may still take.
 int64_t BytesToCome(const Backend& backend) {
   const WeightCacheStats cache = backend.weight_cache_stats();
@@ -49,9 +54,8 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineConfig& config, Model* 
   DI_TRY(Engine::CheckConfig(config));
   const ModelInfo& info = model->info();
   DI_ASSIGN(const CacheLayout layout, LayoutInBlocks(model->cache_layout(), config.block_size));
-  DI_ASSIGN(const MemoryPlan plan,
-            PlanMemory(config, layout, info.context_max,
-                       ReadTopology().memory_available_bytes - BytesToCome(*backend)));
+  DI_ASSIGN(const MemoryPlan plan, PlanMemory(config, layout, info.context_max,
+                                              FreeBytes(*backend) - BytesToCome(*backend)));
   DI_ASSIGN(DrafterChoice drafts, CreateDrafter(config.speculative, model));
   DI_TRY(CheckReplay(config, layout, drafts.draft_tokens_max));
   EngineParts parts;

@@ -82,13 +82,13 @@ Status ModelRunner::Reserve() {
     }
   }
   const size_t table_bytes = slots * static_cast<size_t>(blocks_per_row_) * sizeof(int32_t);
-  DI_ASSIGN(block_tables_, backend_->Allocate(table_bytes));
-  DI_ASSIGN(step_tables_, backend_->Allocate(table_bytes));
-  DI_ASSIGN(logits_, backend_->Allocate(heads * row_bytes));
+  DI_ASSIGN(block_tables_, backend_->AllocateShared(table_bytes));
+  DI_ASSIGN(step_tables_, backend_->AllocateShared(table_bytes));
+  DI_ASSIGN(logits_, backend_->AllocateShared(heads * row_bytes));
 
   arrays_bytes_ = (3 * tokens + (slots + 1) + (5 + kLeadTokens) * slots + heads) * sizeof(int32_t) +
                   tokens * sizeof(TokenKind);
-  DI_ASSIGN(arrays_, backend_->Allocate(arrays_bytes_));
+  DI_ASSIGN(arrays_, backend_->AllocateShared(arrays_bytes_));
   auto* next = reinterpret_cast<int32_t*>(arrays_.get());
   for (auto& [array, count] :
        {std::pair{&token_, tokens}, std::pair{&position_, tokens}, std::pair{&token_row_, tokens},
@@ -241,6 +241,8 @@ void ModelRunner::ApplySetups(const StepPlan& plan) {
 
 // Rows come from device state: what the plan says about a continuing row is an upper bound only.
 StepInput ModelRunner::GatherInputs(const StepPlan& plan, StepResult* result) {
+  // The arrays of a step that sampled nothing may still be read.
+  backend_->Synchronize();
   StepInput input;
   input_row_.assign(plan.rows.size(), -1);
   int rows = 0;
@@ -329,16 +331,16 @@ void ModelRunner::FillReplay(const StepPlan& plan, StepInput* input) {
 
 void ModelRunner::LoadState(int32_t snapshot, int slot) {
   const int64_t bytes = layout_.slot_bytes();
-  std::memcpy(cache_slots_.get() + slot * bytes, snapshots_.get() + snapshot * bytes,
-              static_cast<size_t>(bytes));
+  backend_->Copy(cache_slots_.get() + slot * bytes, snapshots_.get() + snapshot * bytes,
+                 static_cast<size_t>(bytes));
 }
 
 void ModelRunner::SaveStates(const StepPlan& plan) {
   const int64_t bytes = layout_.slot_bytes();
   for (const PlanRow& row : plan.rows) {
     if (row.save_state < 0) continue;
-    std::memcpy(snapshots_.get() + row.save_state * bytes, cache_slots_.get() + row.slot * bytes,
-                static_cast<size_t>(bytes));
+    backend_->Copy(snapshots_.get() + row.save_state * bytes, cache_slots_.get() + row.slot * bytes,
+                   static_cast<size_t>(bytes));
   }
 }
 
@@ -418,6 +420,7 @@ void ModelRunner::PoisonPlan(StepPlan* plan) const {
 }
 
 void ModelRunner::PoisonArrays() {
+  backend_->Synchronize();
   std::memset(arrays_.get(), 0x5A, arrays_bytes_);
   auto* logits = reinterpret_cast<float*>(logits_.get());
   const size_t used = std::min(head_rows_.size(), static_cast<size_t>(head_rows_max_)) *

@@ -16,16 +16,17 @@ struct Family {
   Result<std::unique_ptr<Model>> (*load)(const Checkpoint& checkpoint, Backend* backend,
                                          const LoadProgress& progress);
   Result<CacheLayout> (*layout)(const Checkpoint& checkpoint, int kv_element_bytes);
+  bool any_memory;  // computes where the backend says, not in host memory alone
 };
 
 constexpr Family kFamilies[] = {
-    {"llama", DecoderModel::Load, DecoderModel::LayoutOf},
-    {"qwen2", DecoderModel::Load, DecoderModel::LayoutOf},
-    {"qwen3", DecoderModel::Load, DecoderModel::LayoutOf},
-    {"qwen3_moe", DecoderModel::Load, DecoderModel::LayoutOf},
-    {"deepseek_v41", V41Model::Load, V41Model::LayoutOf},
-    {"deepseek_v3", DeepseekV3Model::Load, DeepseekV3Model::LayoutOf},
-    {"deepseek_v4", DeepseekV4Model::Load, DeepseekV4Model::LayoutOf},
+    {"llama", DecoderModel::Load, DecoderModel::LayoutOf, true},
+    {"qwen2", DecoderModel::Load, DecoderModel::LayoutOf, true},
+    {"qwen3", DecoderModel::Load, DecoderModel::LayoutOf, true},
+    {"qwen3_moe", DecoderModel::Load, DecoderModel::LayoutOf, true},
+    {"deepseek_v41", V41Model::Load, V41Model::LayoutOf, false},
+    {"deepseek_v3", DeepseekV3Model::Load, DeepseekV3Model::LayoutOf, false},
+    {"deepseek_v4", DeepseekV4Model::Load, DeepseekV4Model::LayoutOf, false},
 };
 
 Result<const Family*> FamilyOf(const std::string& architecture) {
@@ -42,6 +43,11 @@ Result<const Family*> FamilyOf(const std::string& architecture) {
 Result<std::unique_ptr<Model>> LoadModel(const Checkpoint& checkpoint, Backend* backend,
                                          const LoadProgress& progress) {
   DI_ASSIGN(const Family* family, FamilyOf(checkpoint.config().architecture));
+  if (!family->any_memory && !backend->info().host_memory) {
+    return Invalid(Format("architecture {}: does not run on device {}; use --device cpu",
+                          family->architecture, backend->info().name))
+        .WithParam("device");
+  }
   return family->load(checkpoint, backend, progress);
 }
 

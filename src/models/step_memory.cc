@@ -1,6 +1,21 @@
 #include "models/step_memory.h"
 
+#include <utility>
+
+#include "base/check.h"
+
 namespace deepinfer {
+
+void StepRows::Grow(Backend* backend, int64_t rows, int64_t cols) {
+  const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
+  if (buffer_.get_deleter().bytes >= bytes) return;
+  // Stages may still read the old rows.
+  backend->Synchronize();
+  buffer_.reset();
+  Result<Backend::Buffer> grown = backend->Allocate(bytes);
+  DI_CHECK(grown.ok(), "rows of a step: {}", grown.status().message());
+  buffer_ = std::move(grown).value();
+}
 
 void ActivationSet::AddReaders(std::initializer_list<const Weight*> weights) {
   for (const Weight* weight : weights) {

@@ -22,6 +22,17 @@ void Grow(std::vector<T>* buffer, int64_t rows, int64_t cols) {
   if (buffer->size() < size) *buffer = std::vector<T>(size);
 }
 
+// Rows of floats where the stages of the backend compute. The host may not look into them.
+class StepRows {
+ public:
+  float* data() { return reinterpret_cast<float*>(buffer_.get()); }
+  // At least rows x cols elements; what the buffer held may be lost.
+  void Grow(Backend* backend, int64_t rows, int64_t cols);
+
+ private:
+  Backend::Buffer buffer_;
+};
+
 class ActivationSet {
  public:
   // Weights that read an input of their width; nullptr is passed over.

@@ -43,6 +43,8 @@ const RowKernels& RowsOf(Isa isa) {
   }
 }
 
+void Unmap(std::byte* data, size_t bytes) { munmap(data, bytes); }
+
 int64_t RowsPerChunk(int64_t cols) {
   return std::max<int64_t>(1, kElementsPerChunk / std::max<int64_t>(cols, 1));
 }
@@ -92,7 +94,7 @@ Result<Backend::Buffer> CpuBackend::Allocate(size_t bytes) {
         Format("no address space for {} bytes; lower the context or the cache size", bytes));
   }
   if (size >= 2 * kHugePage) madvise(data, size, MADV_HUGEPAGE);
-  return Buffer(static_cast<std::byte*>(data), FreeBuffer{size});
+  return Buffer(static_cast<std::byte*>(data), FreeBuffer{size, &Unmap});
 }
 
 Result<std::unique_ptr<PackedMatrix>> CpuBackend::PackOne(const TensorFile& file,
@@ -254,11 +256,3 @@ void CpuBackend::ParallelRows(int count, void (*body)(void* context, int i), voi
 }
 
 }  // namespace deepinfer::cpu
-
-namespace deepinfer {
-
-void Backend::FreeBuffer::operator()(std::byte* data) const {
-  if (data != nullptr) munmap(data, bytes);
-}
-
-}  // namespace deepinfer

@@ -57,12 +57,12 @@ void DecoderModel::CreateActivations() {
 void DecoderModel::ReserveBuffers(int tokens) {
   const int64_t q_cols = int64_t{config_.heads} * config_.head_dim;
   const int64_t kv_cols = int64_t{config_.kv_heads} * config_.head_dim;
-  Grow(&hidden_, tokens, config_.hidden);
-  Grow(&q_, tokens, q_cols);
-  Grow(&k_, tokens, kv_cols);
-  Grow(&v_, tokens, kv_cols);
-  Grow(&attention_, tokens, q_cols);
-  if (down_input_ != nullptr) Grow(&ffn_, tokens, config_.intermediate);
+  hidden_.Grow(backend_, tokens, config_.hidden);
+  q_.Grow(backend_, tokens, q_cols);
+  k_.Grow(backend_, tokens, kv_cols);
+  v_.Grow(backend_, tokens, kv_cols);
+  attention_.Grow(backend_, tokens, q_cols);
+  if (down_input_ != nullptr) ffn_.Grow(backend_, tokens, config_.intermediate);
 }
 
 const float* DecoderModel::Forward(const StepInput& step) {

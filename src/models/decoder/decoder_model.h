@@ -51,7 +51,7 @@ class DecoderModel final : public Model {
   Activation* head_input_ = nullptr;
   ActivationSet inputs_;
   // [tokens, *], grown to the largest step seen.
-  std::vector<float> hidden_, q_, k_, v_, attention_, ffn_;
+  StepRows hidden_, q_, k_, v_, attention_, ffn_;
 };
 
 }  // namespace deepinfer
