@@ -29,7 +29,8 @@ BackendOptions OptionsOf(const OpMode& mode, int threads) {
   return {.device = cuda ? kCuda : "cpu",
           .threads = threads,
           .dtype = mode.dtype,
-          .cpu_isa = cuda ? "" : mode.isa};
+          .cpu_isa = cuda ? "" : mode.isa,
+          .memory = cuda ? BackendOptions::Memory::kHost : BackendOptions::Memory::kDevice};
 }
 
 std::unique_ptr<Backend> MakeBackend(const OpMode& mode, int threads) {
