@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 20
 SANITIZER ?= sanitize
 SOURCES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h'
 
-.PHONY: all configure demo test test-ops e2e constrained bench fuzz fuzzers sanitize format lint clean help
+.PHONY: all configure demo test test-ops cuda-kernels e2e constrained bench fuzz fuzzers sanitize format lint clean help
 .NOTPARALLEL:
 
 all: configure ## build build/cpu/deepinfer (PRESET=cpu|cuda|debug|sanitize)
@@ -28,10 +28,20 @@ test: configure fuzzers ## build everything and run the whole suite; FUZZ_SECOND
 	cmake --build $(BUILD) -j $(JOBS)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=1 ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
 
-test-ops: configure ## hold every ISA of this machine to the plain-loop reference
+test-ops: configure ## hold every ISA of this machine to the plain-loop reference; PRESET=cuda BACKEND=cuda: a card
 	cmake --build $(BUILD) -j $(JOBS) --target ops_test attention_ops_test
-	$(BUILD)/tests/ops/ops_test
-	$(BUILD)/tests/ops/attention_ops_test
+	BACKEND=$(BACKEND) $(BUILD)/tests/ops/ops_test
+	BACKEND=$(BACKEND) $(BUILD)/tests/ops/attention_ops_test
+
+cuda-kernels: ## compile the CUDA device for every card it knows, where nvcc 13 or newer is installed
+	@nvcc=$$(PATH="$$CUDA_PATH/bin:$$PATH:/usr/local/cuda/bin:/opt/cuda/bin" command -v nvcc); \
+	release=$$("$${nvcc:-false}" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p'); \
+	if [ "$${release:-0}" -lt 13 ]; then \
+		echo "cuda-kernels: skipped, nvcc 13 or newer is not installed"; \
+	else \
+		tools/setup build && cmake --preset cuda >/dev/null && \
+		cmake --build build/cuda -j $(JOBS) --target di_backend; \
+	fi
 
 e2e: configure ## drive the real binary with real clients
 	cmake --build $(BUILD) -j $(JOBS)
@@ -71,7 +81,7 @@ lint: configure ## format, tidy and clang-tidy, without changing anything
 	$(SOURCES) | grep '\.cc$$' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
 
 clean: ## remove the build directories of the presets
-	rm -rf build/cpu build/debug build/sanitize build/thread build/fuzz
+	rm -rf build/cpu build/cuda build/debug build/sanitize build/thread build/fuzz
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12

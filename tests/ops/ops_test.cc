@@ -27,24 +27,37 @@ std::vector<float> RunWhole(Backend* backend, const OpCase& op) {
   return op.prepare(backend)(AllRows(op.rows));
 }
 
+// A card's own types (bfloat16, FP8) are not the processor's: there the stage is held to float32,
+// by the length of the error.
+constexpr double kCardTolerance = 5e-3;
+
 TEST_P(Ops, AgreesWithTheReference) {
   if (Scalar()) GTEST_SKIP() << "the reference";
   const auto backend = MakeBackend(GetParam(), 2);
+  const bool card = Rounded();
   size_t next = 0;
   for (const OpCase& op : OpCases()) {
-    const std::vector<float>& want = Reference<RunWhole>(GetParam().dtype, OpCases())[next++];
+    const std::vector<float>& want =
+        Reference<RunWhole>(card ? ComputeDtype::kFloat32 : GetParam().dtype, OpCases())[next++];
     const std::vector<float> got = RunWhole(backend.get(), op);
     ASSERT_EQ(want.size(), got.size()) << op.name;
     double square = 0.0;
     double worst = 0.0;
+    double error = 0.0;
     for (size_t i = 0; i < want.size(); ++i) {
       ASSERT_TRUE(std::isfinite(got[i])) << op.name << " element " << i;
+      const double off = std::abs(double{want[i]} - double{got[i]});
       square += double{want[i]} * double{want[i]};
-      worst = std::max(worst, std::abs(double{want[i]} - double{got[i]}));
+      error += off * off;
+      worst = std::max(worst, off);
     }
     const double scale = std::sqrt(square / static_cast<double>(want.size()));
     EXPECT_GT(scale, 0.0) << op.name;
-    EXPECT_LE(worst, op.tolerance * scale) << op.name;
+    if (card) {
+      EXPECT_LE(std::sqrt(error / square), kCardTolerance) << op.name;
+    } else {
+      EXPECT_LE(worst, op.tolerance * scale) << op.name;
+    }
   }
 }
 
