@@ -281,6 +281,7 @@ __device__ void AttendRun(const AttendAt& at, const Shared<T, kRows>& s, int beg
     const int64_t head = int64_t{begin + r / heads} * at.heads + first_head + r % heads;
     s.q[i] = r < rows ? at.q[head * at.head_dim + i % at.head_dim] * at.scale : 0.0F;
   }
+  __syncthreads();  // a run of dead tokens meets no other barrier before it reads
   const int row = at.step.token_row[begin];
   float acc[kColumns][kRows];
   if (kPartial) {
